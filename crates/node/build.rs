@@ -1,7 +1,7 @@
-//! Builds the crate `confine` as a shared object, which the node carries inside itself and lays out beside the
-//! worker's program: an interpreter that was forked from a zygote confines itself with it.
+//! Builds the crate `confine` as a shared object. The node embeds it and installs it beside the worker's
+//! program: an interpreter that was forked from a zygote confines itself with it.
 //!
-//! It is built once for all profiles, beside them in the target directory.
+//! The shared object is built once for all profiles, in its own directory of the target directory.
 
 use std::env;
 use std::error::Error;
@@ -10,7 +10,7 @@ use std::process::Command;
 
 const NAME: &str = "libwindlass_confine.so";
 
-/// Where what it is made of lies, from this crate's directory.
+/// The sources of the shared object, relative to this crate's directory.
 const SOURCES: [&str; 9] = [
     "../beneath/src",
     "../beneath/Cargo.toml",
@@ -23,7 +23,7 @@ const SOURCES: [&str; 9] = [
     "../../Cargo.lock",
 ];
 
-/// Set by whoever called us for their own compiler; the shared object is built without them.
+/// Variables that the calling cargo sets for its own compiler; the shared object is built without them.
 const FOREIGN: [&str; 5] = [
     "RUSTC_WORKSPACE_WRAPPER",
     "RUSTC_WRAPPER",
@@ -50,13 +50,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let status = cargo.status()?;
     if !status.success() {
-        return Err(format!("the shared object cannot be built: {status}").into());
+        return Err(format!("cannot build the shared object {NAME}: {status}").into());
     }
     std::fs::copy(directory.join(triple).join("embedded").join(NAME), out.join(NAME))?;
     Ok(())
 }
 
-/// The directory with a subdirectory for each profile: above `PROFILE/build/PACKAGE/out`.
+/// The target directory, which has a subdirectory for each profile: above `PROFILE/build/PACKAGE/out`.
 fn beside_profiles(out: &Path) -> Option<&Path> {
     out.ancestors().find(|above| above.ends_with("build"))?.parent()?.parent()
 }

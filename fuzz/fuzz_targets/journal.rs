@@ -48,7 +48,7 @@ fuzz_target!(|input: &[u8]| {
     let file = std::fs::File::open(&path).expect("the segment is there");
     let mut scanner = record::Scanner::new(file, 0, bytes.len() as u64);
     while let Ok(Some(record)) = scanner.next() {
-        let _ = (segment::parse_event(&record), segment::parse_any(&record));
+        let _ = (segment::parse_event(&record), segment::parse_common(&record));
         let _ = segment::parse_output(&record);
     }
 });

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use windlass_fuzz::Input;
-use windlass_lifecycle::link::{Done, KeeperHalf};
+use windlass_lifecycle::link::{CommandProgress, KeeperHalf};
 use windlass_protocol::event::{EventKind, Stream};
 use windlass_protocol::frame::Decoder;
 use windlass_protocol::limits::MESSAGE_BYTES_MAX;
@@ -34,13 +34,15 @@ fuzz_target!(|input: &[u8]| {
             ToKeeper::Command { command, after, act } => {
                 keeper.acknowledge(after);
                 match keeper.command(command, act, &body) {
-                    Done::Now(_, body) => {
+                    CommandProgress::Execute(_, body) => {
                         assert!(body.len() <= MESSAGE_BYTES_MAX);
                         assert_eq!(keeper.seen(), command);
                         assert!(command > seen);
                     }
-                    Done::TooLarge(_) => assert_eq!(keeper.seen(), command),
-                    Done::Already | Done::Partly => assert_eq!(keeper.seen(), seen),
+                    CommandProgress::TooLarge(_) => assert_eq!(keeper.seen(), command),
+                    CommandProgress::Ignored | CommandProgress::Incomplete => {
+                        assert_eq!(keeper.seen(), seen)
+                    }
                 }
             }
             ToKeeper::Prepare(_) | ToKeeper::Part { .. } => {}

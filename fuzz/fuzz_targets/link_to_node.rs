@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use windlass_fuzz::Input;
 use windlass_lifecycle::link::{Arrival, NodeHalf};
 use windlass_protocol::frame::Decoder;
-use windlass_protocol::link::{Command, FromKeeper, ToKeeper};
+use windlass_protocol::link::{FromKeeper, KeeperCommand, ToKeeper};
 use windlass_protocol::{Epoch, LinkSeq, TurnNo};
 
 fuzz_target!(|input: &[u8]| {
@@ -16,7 +16,7 @@ fuzz_target!(|input: &[u8]| {
     let mut half = NodeHalf::new(Epoch(1), LinkSeq(0));
     let mut out = Vec::new();
     half.attach(&mut out, None).expect("it fits");
-    let turn = Command::TurnStart { turn: TurnNo(1), more: false };
+    let turn = KeeperCommand::TurnStart { turn: TurnNo(1), more: false };
     let given = half.command(turn, Bytes::from_static(b"1"), &mut out).expect("it fits");
     decoder.push(&Input::of(input).frames());
     while let Ok(Some(frame)) = decoder.next_frame() {
@@ -42,7 +42,7 @@ fuzz_target!(|input: &[u8]| {
         }
         half.is_seen(given);
         half.acknowledge(&mut out).expect("it fits");
-        half.command(Command::Restart, Bytes::new(), &mut out).expect("it fits");
+        half.command(KeeperCommand::Restart, Bytes::new(), &mut out).expect("it fits");
     }
     let mut sent = Decoder::default();
     sent.push(&out);

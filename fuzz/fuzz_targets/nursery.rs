@@ -3,9 +3,9 @@
 
 #![no_main]
 
-#[allow(dead_code, reason = "the node's own file, of which this uses a part")]
-#[path = "../../crates/node/src/nursery/mail.rs"]
-mod mail;
+#[allow(dead_code, reason = "this target uses only a part of the file")]
+#[path = "../../crates/node/src/nursery/messages.rs"]
+mod messages;
 
 use std::fs::File;
 use std::io::Write;
@@ -44,6 +44,6 @@ fn answer(message: &[u8]) {
     let pair = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
     let Ok((ours, theirs)) = pair else { return };
     if send(&theirs, message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok() {
-        let _ = mail::receive(&ours, Instant::now() + Duration::from_secs(1));
+        let _ = messages::receive(&ours, Instant::now() + Duration::from_secs(1));
     }
 }

@@ -1,11 +1,13 @@
-//! Copies a tree that a session can write, while it may write it. Each entry is opened once, without
-//! following a link and without blocking, and is judged by its open descriptor. Files share their
-//! blocks with the original's where the file system can do that, and are copied where it cannot.
+//! Copies a tree that a session can write, possibly while the session writes it. Each entry is opened once,
+//! without following a symlink and without blocking, and is judged by its open descriptor. Files share blocks
+//! with the original (reflink) if the file system supports it; otherwise the content is copied.
 //!
-//! Directories that can be made or installed again are left out, unless all is asked for ([`judge`]).
-//! Links stay links, and lead where they led. Sockets, pipes and devices are left out. Set-user-id and
-//! set-group-id bits are not copied. What the session itself could not read is left out and named: the
-//! copy is made by a thread without the capabilities that ignore file modes, so the kernel decides.
+//! - Directories that can be recreated are left out by default ([`judge`]).
+//! - Symlinks stay symlinks with the same target.
+//! - Sockets, pipes and devices are left out.
+//! - Set-user-id and set-group-id bits are not copied.
+//! - Entries that the session itself could not read are left out and named. The copy runs in a thread without
+//!   the capabilities that override file modes, so the kernel decides.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -26,30 +28,31 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use super::ignorable::{Ignorable, SkipRule, judge};
 use super::{Directory, READ, is_of_kernel, kind};
 
-/// Mode bits that a copy has: of a file, and of a directory (with the sticky bit).
+/// Mode bits that are copied: of a file, and of a directory (with the sticky bit).
 const FILE_MODE: u32 = 0o777;
 const DIRECTORY_MODE: u32 = 0o1777;
 
-/// Bytes that are copied before the clock is looked at.
+/// Bytes that are copied between two checks of the time limit.
 const PART_BYTES: u64 = 64 << 20;
 
-/// Entries that are left out and named; the rest is counted.
+/// Maximum number of left-out entries that are named; the others are only counted.
 const NAMED_MAX: usize = 64;
 
-/// Directories that were left out and are named; the rest is counted.
+/// Maximum number of skipped directories that are named; the others are only counted.
 const SKIPPED_MAX: usize = 64;
 
-/// What a copy may take.
+/// The limits of a copy.
 #[derive(Debug, Clone, Copy)]
 pub struct CopyLimits {
     pub entries: usize,
     pub bytes: u64,
-    /// Directories within each other.
+    /// Maximum depth of directories.
     pub depth: usize,
     pub until: Instant,
-    /// Whether directories are left out that can be made or installed again.
+    /// Whether directories that can be recreated are left out.
     pub skip: SkipRule,
-    /// Names that are passed over without a word: files that somebody is just writing.
+    /// Whether an entry of this name is left out without being reported: a temporary file that is being
+    /// written.
     pub omit: fn(&OsStr) -> bool,
 }
 
@@ -62,30 +65,30 @@ pub enum CopyError {
         #[source]
         cause: io::Error,
     },
-    #[error("it has more files or bytes than a copy may have")]
+    #[error("the tree has more files or bytes than a copy may have")]
     TooLarge,
     #[error("{path} is deeper than a copy may be")]
     TooDeep { path: PathBuf },
-    #[error("the copy took longer than it may")]
+    #[error("the copy exceeded its time limit")]
     TooSlow,
 }
 
-/// What a copy does not have.
+/// The entries that a copy has left out.
 #[derive(Debug, Default)]
-pub struct LeftOut {
+pub struct CopyOmissions {
     /// Paths relative to the tree, each with the reason.
     pub named: Vec<(PathBuf, &'static str)>,
-    /// How many more there are.
+    /// Number of further entries.
     pub others: usize,
-    /// Directories that can be made or installed again.
-    pub skipped: Vec<Skipped>,
-    /// How many more of these there are.
+    /// Directories that can be recreated.
+    pub skipped: Vec<SkippedDirectory>,
+    /// Number of further skipped directories.
     pub skipped_more: u64,
 }
 
-/// A directory that was left out because it can be made or installed again.
+/// A directory that was left out because it can be recreated.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Skipped {
+pub struct SkippedDirectory {
     /// Relative to the tree.
     pub path: PathBuf,
     pub why: Ignorable,
@@ -100,28 +103,28 @@ pub(super) fn tree(
     from: &Directory,
     to: &Directory,
     limits: CopyLimits,
-) -> Result<LeftOut, CopyError> {
+) -> Result<CopyOmissions, CopyError> {
     let failed = |cause: io::Error| CopyError::Io { path: PathBuf::from("."), cause };
     let copy = || {
         drop_overrides().map_err(|errno| failed(errno.into()))?;
         let source = openat(from, ".", READ | OFlags::DIRECTORY, Mode::empty());
         let source = source.map_err(|errno| failed(errno.into()))?;
         let stat = fstat(&source).map_err(|errno| failed(errno.into()))?;
-        let mut copying = Copying {
+        let mut copying = TreeCopy {
             left: limits,
             device: stat.st_dev,
             root: to.as_fd(),
             at: PathBuf::new(),
             names: HashMap::new(),
             clones: true,
-            left_out: LeftOut::default(),
+            left_out: CopyOmissions::default(),
         };
         let target = openat(to, ".", READ | OFlags::DIRECTORY, Mode::empty());
         let target = target.map_err(|errno| failed(errno.into()))?;
         copying.directory(source, &target, &stat, limits.depth)?;
         Ok(copying.left_out)
     };
-    // Capabilities are a thread's own.
+    // Each thread has its own capabilities, so the copy runs in a thread of its own.
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("windlass-copy".to_owned());
         let thread = thread.spawn_scoped(scope, copy).map_err(failed)?;
@@ -129,7 +132,7 @@ pub(super) fn tree(
     })
 }
 
-/// Gives up, in this thread, what lets root read files whose mode forbids it.
+/// Drops the capabilities of this thread that override file modes.
 fn drop_overrides() -> rustix::io::Result<()> {
     let mut sets = capabilities(None)?;
     let overrides = CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
@@ -140,22 +143,22 @@ fn drop_overrides() -> rustix::io::Result<()> {
     Ok(())
 }
 
-struct Copying<'a> {
+struct TreeCopy<'a> {
     left: CopyLimits,
     /// The device that the tree is on.
     device: u64,
-    /// Where the copy is made.
+    /// The root of the copy.
     root: BorrowedFd<'a>,
-    /// The entry that is being copied, relative to the tree and to the copy.
+    /// The current entry, relative to the tree and to the copy.
     at: PathBuf,
-    /// Files with several names, by what they are, and the first name that was copied.
+    /// Files with several names, by device and inode, with the first name that was copied.
     names: HashMap<(u64, u64), PathBuf>,
-    /// Whether the file system may be able to share blocks.
+    /// Whether to try reflinks. False once the file system has refused one.
     clones: bool,
-    left_out: LeftOut,
+    left_out: CopyOmissions,
 }
 
-impl Copying<'_> {
+impl TreeCopy<'_> {
     fn directory(
         &mut self,
         source: OwnedFd,
@@ -174,15 +177,20 @@ impl Copying<'_> {
             self.check_time()?;
             self.at.push(name);
             let from = entries.fd().map_err(|errno| self.failed(errno))?;
-            self.entry(Pair { from, to: target.as_fd(), name }, entry.file_type(), depth)?;
+            self.entry(EntryPair { from, to: target.as_fd(), name }, entry.file_type(), depth)?;
             self.at.pop();
         }
-        // Its own mode may forbid to write into it, so it comes last.
+        // The mode is set last, because it may forbid writing into the directory.
         let mode = Mode::from_raw_mode(stat.st_mode & DIRECTORY_MODE);
         fchmod(target, mode).map_err(|errno| self.failed(errno))
     }
 
-    fn entry(&mut self, pair: Pair<'_>, found: FileType, depth: usize) -> Result<(), CopyError> {
+    fn entry(
+        &mut self,
+        pair: EntryPair<'_>,
+        found: FileType,
+        depth: usize,
+    ) -> Result<(), CopyError> {
         let found = match found {
             FileType::Unknown => match statat(pair.from, pair.name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => kind(&stat),
@@ -208,7 +216,7 @@ impl Copying<'_> {
         }
     }
 
-    fn inner(&mut self, pair: Pair<'_>, depth: usize) -> Result<(), CopyError> {
+    fn inner(&mut self, pair: EntryPair<'_>, depth: usize) -> Result<(), CopyError> {
         let source = match openat(pair.from, pair.name, READ | OFlags::DIRECTORY, Mode::empty()) {
             Ok(source) => source,
             Err(errno) => return self.judge(Err(errno)),
@@ -234,11 +242,11 @@ impl Copying<'_> {
         self.directory(source, &target, &stat, depth)
     }
 
-    fn file(&mut self, pair: Pair<'_>) -> Result<(), Stop> {
-        let source = openat(pair.from, pair.name, READ, Mode::empty()).map_err(Stop::Source)?;
-        let stat = fstat(&source).map_err(Stop::Source)?;
+    fn file(&mut self, pair: EntryPair<'_>) -> Result<(), CopyStop> {
+        let source = openat(pair.from, pair.name, READ, Mode::empty()).map_err(CopyStop::Source)?;
+        let stat = fstat(&source).map_err(CopyStop::Source)?;
         if kind(&stat) != FileType::RegularFile {
-            return Err(Stop::Source(Errno::LOOP));
+            return Err(CopyStop::Source(Errno::LOOP));
         }
         if stat.st_nlink > 1 {
             let identity = (stat.st_dev, stat.st_ino);
@@ -265,8 +273,13 @@ impl Copying<'_> {
         Ok(futimens(&target, &times).map_err(io::Error::from)?)
     }
 
-    /// A file's content, up to the size that it had when it was opened: its author may be writing.
-    fn content(&mut self, source: &mut File, target: &mut File, stat: &Stat) -> Result<(), Stop> {
+    /// Copies a file's content up to the size that the file had when it was opened: it may be growing.
+    fn content(
+        &mut self,
+        source: &mut File,
+        target: &mut File,
+        stat: &Stat,
+    ) -> Result<(), CopyStop> {
         let held = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         if self.clones {
@@ -280,7 +293,7 @@ impl Copying<'_> {
         if held >= size {
             return self.range(source, target, size);
         }
-        // With holes: only what is between them is copied.
+        // A sparse file: only the data between the holes is copied.
         let mut at = 0;
         while at < size {
             let Some(data) = seek(source, rustix::fs::SeekFrom::Data(at))? else { break };
@@ -294,13 +307,13 @@ impl Copying<'_> {
         Ok(target.set_len(size)?)
     }
 
-    fn range(&mut self, source: &mut File, target: &mut File, bytes: u64) -> Result<(), Stop> {
+    fn range(&mut self, source: &mut File, target: &mut File, bytes: u64) -> Result<(), CopyStop> {
         let mut left = bytes;
         while left > 0 {
             let part = left.min(PART_BYTES);
-            // Counted before they are written.
+            // Counted before the bytes are written.
             self.take(part)?;
-            // `copy_file_range` where the kernel has it.
+            // Uses `copy_file_range` if possible.
             if io::copy(&mut (&*source).take(part), target)? < part {
                 break;
             }
@@ -319,19 +332,19 @@ impl Copying<'_> {
         if Instant::now() < self.left.until { Ok(()) } else { Err(CopyError::TooSlow) }
     }
 
-    fn stopped(&mut self, stop: Stop) -> Result<(), CopyError> {
+    fn stopped(&mut self, stop: CopyStop) -> Result<(), CopyError> {
         match stop {
-            Stop::Source(errno) => self.judge(Err(errno)),
-            Stop::Io(cause) => Err(CopyError::Io { path: self.at.clone(), cause }),
-            Stop::All(error) => Err(error),
+            CopyStop::Source(errno) => self.judge(Err(errno)),
+            CopyStop::Io(cause) => Err(CopyError::Io { path: self.at.clone(), cause }),
+            CopyStop::All(error) => Err(error),
         }
     }
 
-    /// What it means that an entry could not be opened.
+    /// Decides whether an entry that could not be opened is left out, or fails the copy.
     fn judge(&mut self, opened: rustix::io::Result<()>) -> Result<(), CopyError> {
         match opened {
-            // It went away since it was listed, which the session may do at any time. A socket
-            // cannot be opened.
+            // `NOENT`: the session has removed the entry since it was listed. The others: a socket or a
+            // device, which cannot be opened.
             Ok(()) | Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) => Ok(()),
             Err(Errno::ACCESS | Errno::PERM) => {
                 self.leave_out(UNREADABLE);
@@ -357,7 +370,8 @@ impl Copying<'_> {
         }
     }
 
-    /// Caches are many and small: they make room for what a client may miss.
+    /// Records a skipped directory. If the list is full, an environment or packages replace a cache: caches
+    /// are many, and clients rarely miss them.
     fn skip(&mut self, why: Ignorable) {
         let skipped = &mut self.left_out.skipped;
         if skipped.len() >= SKIPPED_MAX {
@@ -368,7 +382,7 @@ impl Copying<'_> {
                 None => return,
             }
         }
-        skipped.push(Skipped { path: self.at.clone(), why });
+        skipped.push(SkippedDirectory { path: self.at.clone(), why });
     }
 
     fn failed(&self, errno: Errno) -> CopyError {
@@ -377,39 +391,39 @@ impl Copying<'_> {
     }
 }
 
-/// One entry: the directory that it is in, the one that its copy will be in, its name in both.
+/// One entry: its directory, the directory of its copy, and its name in both.
 #[derive(Clone, Copy)]
-struct Pair<'a> {
+struct EntryPair<'a> {
     from: BorrowedFd<'a>,
     to: BorrowedFd<'a>,
     name: &'a OsStr,
 }
 
 /// Why a file was not copied.
-enum Stop {
-    /// The source could not be opened, or is no file any more.
+enum CopyStop {
+    /// The source could not be opened, or is no longer a regular file.
     Source(Errno),
     Io(io::Error),
     All(CopyError),
 }
 
-impl From<io::Error> for Stop {
+impl From<io::Error> for CopyStop {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-impl From<CopyError> for Stop {
+impl From<CopyError> for CopyStop {
     fn from(error: CopyError) -> Self {
         Self::All(error)
     }
 }
 
-/// Where the next data or hole begins; nothing after the last.
-fn seek(file: &File, to: rustix::fs::SeekFrom) -> Result<Option<u64>, Stop> {
+/// The offset of the next data or hole; `None` after the last.
+fn seek(file: &File, to: rustix::fs::SeekFrom) -> Result<Option<u64>, CopyStop> {
     match rustix::fs::seek(file, to) {
         Ok(at) => Ok(Some(at)),
         Err(Errno::NXIO) => Ok(None),
-        Err(errno) => Err(Stop::Io(errno.into())),
+        Err(errno) => Err(CopyStop::Io(errno.into())),
     }
 }

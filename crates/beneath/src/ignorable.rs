@@ -1,6 +1,6 @@
-//! Which directories a copy leaves out unless all is asked for: what a program can make again, and what
-//! an installer has put there. Decides by name and by what lies in the directory. What a session writes
-//! there changes only what its own copy has.
+//! Decides which directories a copy leaves out by default: caches, installed packages and virtual
+//! environments, which can be recreated. Decides by the directory's name and by marker files in it. A session
+//! that fakes a marker only changes its own copy.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -10,10 +10,10 @@ use rustix::fs::{FileType, Mode, fstat, openat};
 
 use super::{READ, kind};
 
-/// What a copy does with such directories.
+/// What a copy does with directories that can be recreated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SkipRule {
-    /// They are copied like any other.
+    /// They are copied like all others.
     CopyAll,
     LeaveOut,
 }
@@ -21,18 +21,18 @@ pub enum SkipRule {
 /// Why a directory can be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ignorable {
-    /// A virtual environment of Python, or several of them.
+    /// A Python virtual environment, or a directory of several.
     Environment,
-    /// Packages that an installer has put there.
+    /// Packages that an installer has installed.
     Packages,
-    /// Whatever wrote it writes it again.
+    /// A cache: the program that wrote it can write it again.
     Cache,
 }
 
-/// Lies in the root of a virtual environment.
+/// A file in the root of every virtual environment.
 const VENV_MARK: &str = "pyvenv.cfg";
 
-/// Marks a directory as a cache, if it begins with the signature.
+/// A file that marks a directory as a cache, if it begins with the signature.
 const CACHE_MARK: &str = "CACHEDIR.TAG";
 const CACHE_SIGNATURE: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 
@@ -61,7 +61,7 @@ pub(super) fn judge(name: &OsStr, directory: BorrowedFd<'_>) -> Option<Ignorable
     })
 }
 
-/// A plain file of that name, open. A link is none, and a pipe does not block.
+/// Opens a regular file of that name. A symlink is not followed, and a pipe does not block.
 fn mark(directory: BorrowedFd<'_>, name: &str) -> Option<OwnedFd> {
     let file = openat(directory, name, READ, Mode::empty()).ok()?;
     (kind(&fstat(&file).ok()?) == FileType::RegularFile).then_some(file)

@@ -1,16 +1,19 @@
-//! The one way in which node and keeper touch files that a session can write. A [`Directory`] is held
-//! by its descriptor. Every path is relative to it and is resolved by the kernel (`openat2`) beneath
-//! it, without following a link. Operations that the kernel offers only for a name (rename, unlink,
-//! link) are done on a descriptor of the directory that holds the name. So no path that a session can
-//! write is resolved twice, and nothing that a session swaps meanwhile leads out of the directory.
+//! Access to files that a session can write. Node and keeper reach such files only through this crate.
+//!
+//! A [`Directory`] is held by its descriptor. Every path is relative to it, and the kernel (`openat2`)
+//! resolves the path beneath it, without following symlinks. Operations that the kernel offers only for a
+//! name (rename, unlink, link) use a descriptor of the directory that contains the name. So no path that a
+//! session can write is resolved twice, and no entry that a session swaps meanwhile leads out of the
+//! directory.
 //!
 //! [`copy_tree`](Directory::copy_tree) copies a tree for a fork, [`remove_tree`](Directory::remove_tree)
-//! removes one, [`measure_tree`](Directory::measure_tree) says what one takes on the disk.
+//! removes a tree, and [`measure_tree`](Directory::measure_tree) measures its size on the disk.
 //!
-//! Plain rustix and not cap-std: cap-std follows links that stay beneath its root and has no way to
-//! refuse all of them, it hides the flags (`O_NONBLOCK`, `RESOLVE_NO_XDEV`, `RENAME_NOREPLACE`) that
-//! hostile trees need, and where `openat2` is missing it resolves paths itself. Here a kernel without
-//! `openat2` is an error.
+//! Why rustix and not cap-std:
+//!
+//! - cap-std follows symlinks that stay beneath its root, and cannot refuse all of them.
+//! - cap-std hides flags that hostile trees require: `O_NONBLOCK`, `RESOLVE_NO_XDEV`, `RENAME_NOREPLACE`.
+//! - Without `openat2`, cap-std resolves paths itself. Here a kernel without `openat2` is an error.
 
 mod copy;
 mod ignorable;
@@ -33,26 +36,27 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-pub use copy::{CopyError, CopyLimits, LeftOut, Skipped};
+pub use copy::{CopyError, CopyLimits, CopyOmissions, SkippedDirectory};
 pub use ignorable::{Ignorable, SkipRule};
 pub use measure::{LinkedFiles, TreeMeter, TreeSize, Whole};
-pub use remove::Freed;
+pub use remove::FreedSpace;
 
-/// Times that a path is resolved again because something on it was renamed meanwhile.
+/// Maximum number of retries when something on a path was renamed during its resolution.
 const RESOLVES_MAX: usize = 64;
 
-/// Flags for a directory that is only used as the start of other calls.
+/// Flags for a directory that only serves as the base of other calls.
 pub const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Flags to read a file that may be anything: a pipe does not block, a terminal is not taken.
+/// Flags to read a file of any type: a pipe does not block, a terminal does not become the controlling
+/// terminal.
 pub const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
 
-/// File systems that are interfaces of the kernel. Their files look regular, and reading one as the
-/// node gives something else than reading it as the session.
+/// File systems that are interfaces of the kernel. Their files look regular, but the node reads other content
+/// from them than the session would.
 const KERNEL_FILE_SYSTEMS: [u64; 8] = [
     0x9fa0,      // proc
     0x6265_6572, // sysfs
@@ -64,12 +68,12 @@ const KERNEL_FILE_SYSTEMS: [u64; 8] = [
     0x6367_7270, // cgroup2
 ];
 
-/// What happens to links on a path.
+/// How symlinks on a path are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// A link anywhere on the path is an error.
+    /// A symlink anywhere on the path is an error.
     Refuse,
-    /// A link is followed as long as it stays beneath the directory.
+    /// A symlink is followed if its target is beneath the directory.
     Inside,
 }
 
@@ -99,7 +103,7 @@ fn resolved(
     let mut tries = 0;
     loop {
         match openat2(&directory, path, flags, mode, resolve) {
-            // Something on the path was renamed, or a signal came.
+            // Something on the path was renamed, or a signal arrived.
             Err(Errno::AGAIN | Errno::INTR) if tries < RESOLVES_MAX => tries += 1,
             done => return done,
         }
@@ -112,7 +116,7 @@ pub fn is_of_kernel(file: impl AsFd) -> rustix::io::Result<bool> {
     Ok(KERNEL_FILE_SYSTEMS.contains(&kind))
 }
 
-/// The type of what a `Stat` describes.
+/// The file type in a `Stat`.
 pub fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
@@ -134,13 +138,13 @@ impl From<Directory> for OwnedFd {
 }
 
 impl Directory {
-    /// Opens a directory by a path that no session can change. Links on it are followed.
+    /// Opens a directory by a path that no session can change. Symlinks on the path are followed.
     pub fn trusted(path: &Path) -> io::Result<Self> {
         Ok(Self(openat(CWD, path, DIRECTORY, Mode::empty())?))
     }
 
-    /// Opens a directory by an absolute path that was recorded without links: a link that is on it
-    /// now was put there since, and is an error.
+    /// Opens a directory by an absolute path that was recorded without symlinks. A symlink on the path was
+    /// put there later, and is an error.
     pub fn recorded(path: &Path) -> io::Result<Self> {
         if !path.is_absolute() {
             return Err(Errno::INVAL.into());
@@ -149,12 +153,12 @@ impl Directory {
         Ok(Self(resolved(CWD, path, DIRECTORY, Mode::empty(), resolve)?))
     }
 
-    /// A directory beneath this one.
+    /// Opens a directory beneath this one.
     pub fn directory(&self, path: impl AsRef<Path>) -> io::Result<Self> {
         self.open(path.as_ref(), DIRECTORY, Mode::empty()).map(Self)
     }
 
-    /// A directory beneath this one. It and those above it are made where they are missing.
+    /// Opens a directory beneath this one, and creates it and its parents if they are missing.
     pub fn make_directory(&self, path: impl AsRef<Path>, mode: u32) -> io::Result<Self> {
         let mut reached: Option<Self> = None;
         for part in path.as_ref().components() {
@@ -169,7 +173,7 @@ impl Directory {
         reached.ok_or_else(|| Errno::INVAL.into())
     }
 
-    /// Makes a directory that is not there yet.
+    /// Creates a directory. An existing entry is an error.
     pub fn create_directory(&self, path: impl AsRef<Path>, mode: u32) -> io::Result<Self> {
         let path = path.as_ref();
         self.at(path, |above, name| mkdirat(above, name, Mode::from_raw_mode(mode)))?;
@@ -185,7 +189,7 @@ impl Directory {
         }
     }
 
-    /// Makes a file that is not there yet, open for writing.
+    /// Creates a file and opens it for writing. An existing entry is an error.
     pub fn create_file(&self, path: impl AsRef<Path>, mode: u32) -> io::Result<File> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -193,7 +197,7 @@ impl Directory {
         self.open(path.as_ref(), flags, mode).map(File::from)
     }
 
-    /// What is at a path, if anything; a link is described itself.
+    /// Metadata of the entry at a path; `None` if there is none. A symlink is not followed.
     pub fn look(&self, path: impl AsRef<Path>) -> io::Result<Option<Stat>> {
         let look =
             |above: BorrowedFd<'_>, name: &OsStr| statat(above, name, AtFlags::SYMLINK_NOFOLLOW);
@@ -204,24 +208,24 @@ impl Directory {
         }
     }
 
-    /// What this directory itself is.
+    /// Metadata of this directory.
     pub fn stat(&self) -> io::Result<Stat> {
         Ok(fstat(&self.0)?)
     }
 
-    /// What a link says. It is not followed.
+    /// The target of a symlink, as it is stored. The symlink is not followed.
     pub fn read_link(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
         let target = self.at(path.as_ref(), |above, name| readlinkat(above, name, Vec::new()))?;
         Ok(OsStr::from_bytes(target.as_bytes()).into())
     }
 
-    /// Makes a link that says `target`.
+    /// Creates a symlink with the target `target`.
     pub fn symlink(&self, target: &Path, path: impl AsRef<Path>) -> io::Result<()> {
         Ok(self.at(path.as_ref(), |above, name| symlinkat(target, above, name))?)
     }
 
-    /// Gives a file of this directory one more name, which is not there yet. A link at `path` is
-    /// linked itself, and not what it leads to.
+    /// Creates a hard link `name` in `to` for the file at `path`. An existing `name` is an error. A symlink
+    /// at `path` is not followed: the symlink itself gets the new name.
     pub fn hard_link(
         &self,
         path: impl AsRef<Path>,
@@ -233,7 +237,7 @@ impl Directory {
         })?)
     }
 
-    /// Moves something to a name that is not there yet.
+    /// Moves an entry to a new name. An existing entry of that name is an error.
     pub fn rename(
         &self,
         path: impl AsRef<Path>,
@@ -245,7 +249,7 @@ impl Directory {
         })?)
     }
 
-    /// Removes a name: a file, a link, a pipe. What a link leads to stays.
+    /// Removes an entry that is not a directory. A symlink's target stays.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> io::Result<()> {
         Ok(self.at(path.as_ref(), |above, name| unlinkat(above, name, AtFlags::empty()))?)
     }
@@ -255,17 +259,18 @@ impl Directory {
         Ok(self.at(path.as_ref(), |above, name| unlinkat(above, name, AtFlags::REMOVEDIR))?)
     }
 
-    /// Removes whatever is at a path, with everything beneath it, and says what the disk got back.
-    /// Nothing there is no error.
-    pub fn remove_tree(&self, path: impl AsRef<Path>) -> io::Result<Freed> {
+    /// Removes the entry at a path with everything beneath it, and returns the freed space. A missing entry
+    /// is no error.
+    pub fn remove_tree(&self, path: impl AsRef<Path>) -> io::Result<FreedSpace> {
         let removed = self.at(path.as_ref(), remove::tree);
         match removed {
-            Err(Errno::NOENT) => Ok(Freed::default()),
+            Err(Errno::NOENT) => Ok(FreedSpace::default()),
             removed => Ok(removed?),
         }
     }
 
-    /// What is at a path takes on the disk, with everything beneath it. Nothing there takes nothing.
+    /// Measures the space on the disk of the entry at a path with everything beneath it. A missing entry has
+    /// size 0.
     pub fn measure_tree(
         &self,
         path: impl AsRef<Path>,
@@ -277,7 +282,7 @@ impl Directory {
         }
     }
 
-    /// Names in this directory, without `.` and `..`, in no order.
+    /// Names in this directory, without `.` and `..`, in no particular order.
     pub fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
         for entry in self.entries()? {
@@ -290,14 +295,14 @@ impl Directory {
         Ok(names)
     }
 
-    /// The directory's entries, to be read one by one.
+    /// Iterates over the directory's entries.
     pub fn entries(&self) -> rustix::io::Result<Dir> {
         entries(&self.0)
     }
 
-    /// Copies everything beneath this directory into `to`, which is empty and which no session can
-    /// write. Gives what was left out, with the reason.
-    pub fn copy_tree(&self, to: &Self, limits: CopyLimits) -> Result<LeftOut, CopyError> {
+    /// Copies everything beneath this directory into `to`, which is empty and which no session can write.
+    /// Returns what was left out, with the reasons.
+    pub fn copy_tree(&self, to: &Self, limits: CopyLimits) -> Result<CopyOmissions, CopyError> {
         copy::tree(self, to, limits)
     }
 
@@ -308,7 +313,7 @@ impl Directory {
         Ok(open_beneath(&self.0, path, flags, mode, Links::Refuse)?)
     }
 
-    /// Calls `act` with the directory that holds the last name of a path, and that name.
+    /// Calls `act` with the parent directory of a path and the path's last name.
     fn at<T>(
         &self,
         path: &Path,
@@ -325,18 +330,19 @@ impl Directory {
     }
 }
 
-/// Whether a path is relative and made of names only.
+/// Whether a path is relative and has only plain names: no `.`, no `..`.
 fn is_plain(path: &Path) -> bool {
     path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// The entries of a directory that was opened only as the start of other calls.
+/// Iterates over the entries of a directory that was opened with [`DIRECTORY`].
 pub fn entries(directory: impl AsFd) -> rustix::io::Result<Dir> {
     Dir::new(openat(directory, ".", READ | OFlags::DIRECTORY, Mode::empty())?)
 }
 
-/// Renames onto nothing. A file system that cannot promise that replaces an empty directory at most
-/// when a directory is renamed; it never follows a link.
+/// Renames without replacing an existing entry. On a file system without `RENAME_NOREPLACE` this first checks
+/// that no entry has the new name. If another process wins the race after the check, a renamed directory
+/// replaces at most an empty directory. The rename never follows a symlink.
 fn rename_new(
     from: BorrowedFd<'_>,
     old: &OsStr,

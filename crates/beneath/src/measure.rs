@@ -1,6 +1,6 @@
-//! Measures what a tree that a session can write takes on the disk. It only looks: no link is followed,
-//! no other mount is entered, nothing is changed. Memory, descriptors and time are bounded, however
-//! deep and wide the tree is. Where a bound is met, or a directory cannot be read, the result says so.
+//! Measures the space on the disk of a tree that a session can write. It only reads: it follows no symlink,
+//! enters no other mount and changes nothing. Memory, descriptors and time are bounded, however deep and wide
+//! the tree is. If a bound is reached, or a directory cannot be read, the result says so.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -14,29 +14,30 @@ use rustix::io::Errno;
 
 use super::{READ, kind, resolved};
 
-/// Directories on the way down that are open at once. One further up is opened again when its turn comes.
+/// Maximum number of open directories on the path to the current one. A closed one is reopened when it is
+/// needed.
 const OPEN_MAX: usize = 64;
 
-/// Bytes of a path that are resolved in one call; the kernel takes at most 4096.
+/// Maximum bytes of a path in one call; the kernel accepts at most 4096.
 const PATH_BYTES_MAX: usize = 3800;
 
-/// Files with several names that are remembered; of more, each name counts as a file.
+/// Maximum number of files with several names that are remembered. Beyond that, each name counts as a file.
 const LINKED_MAX: usize = 262_144;
 
 /// Bytes in a block, as `stat` counts them.
 const BLOCK_BYTES: u64 = 512;
 
-/// What a file takes on the disk.
+/// The bytes that a file takes on the disk.
 pub(super) fn disk_bytes(stat: &Stat) -> u64 {
     u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK_BYTES)
 }
 
-/// What was found so far, over any number of trees.
+/// The limits and the state of a measurement over any number of trees.
 #[derive(Debug)]
 pub struct TreeMeter {
     until: Instant,
     entries_left: u64,
-    /// Files with several names: the names that were not seen yet.
+    /// Files with several names, by device and inode: the number of names that were not seen yet.
     linked: HashMap<(u64, u64), u64>,
     counts: LinkedFiles,
 }
@@ -44,18 +45,18 @@ pub struct TreeMeter {
 /// How a file with several names is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkedFiles {
-    /// When its first name is met: what is on the disk.
+    /// At its first name: the sum is the space that the trees take.
     AtFirstName,
-    /// When its last name is met: what the disk gets back if all of it goes.
+    /// At its last name: the sum is the space that is freed if the trees are removed.
     AtLastName,
 }
 
-/// What trees take on the disk.
+/// The space that trees take on the disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TreeSize {
     pub bytes: u64,
     pub entries: u64,
-    /// Whether all of it was seen.
+    /// Whether the measurement saw everything.
     pub whole: Whole,
 }
 
@@ -64,7 +65,7 @@ pub struct TreeSize {
 pub enum Whole {
     #[default]
     Yes,
-    /// A bound was met, or a directory could not be read.
+    /// A bound was reached, or a directory could not be read.
     No,
 }
 
@@ -79,7 +80,7 @@ impl std::ops::AddAssign for TreeSize {
 }
 
 impl TreeMeter {
-    /// A meter that stops at a moment, or after so many entries.
+    /// A meter that stops at the time `until` or after `entries_max` entries.
     pub fn new(until: Instant, entries_max: u64, counts: LinkedFiles) -> Self {
         Self { until, entries_left: entries_max, linked: HashMap::new(), counts }
     }
@@ -89,7 +90,7 @@ impl TreeMeter {
         self.entries_left > 0 && Instant::now() < self.until
     }
 
-    /// What this name of a file adds.
+    /// The bytes that this name of a file adds.
     fn count(&mut self, stat: &Stat) -> u64 {
         let names = stat.st_nlink;
         if kind(stat) == FileType::Directory || names <= 1 {
@@ -114,7 +115,7 @@ impl TreeMeter {
     }
 }
 
-/// Measures `name` in the directory `above`, with what is beneath it.
+/// Measures `name` in the directory `above`, with everything beneath it.
 pub(super) fn tree(
     above: BorrowedFd<'_>,
     name: &OsStr,
@@ -132,12 +133,12 @@ pub(super) fn tree(
     Ok(found)
 }
 
-/// A directory on the way down.
+/// A directory on the path to the current one.
 struct Level {
     name: OsString,
-    /// Closed where too many are open.
+    /// `None` if it was closed because too many were open.
     directory: Option<OwnedFd>,
-    /// Directories in it that were not entered yet.
+    /// Subdirectories that were not entered yet.
     inner: Vec<OsString>,
 }
 
@@ -149,7 +150,7 @@ struct MeasureWalk<'a> {
 }
 
 impl MeasureWalk<'_> {
-    /// Goes on with the next directory; false when there is none.
+    /// Continues with the next directory; false if there is none.
     fn step(&mut self, meter: &mut TreeMeter) -> bool {
         let Some(level) = self.levels.last_mut() else { return false };
         let Some(name) = level.inner.pop() else {
@@ -182,13 +183,13 @@ impl MeasureWalk<'_> {
                     self.levels[far].directory = None;
                 }
             }
-            // It went away since it was listed.
+            // The directory was removed since it was listed.
             Err(Errno::NOENT) => {}
             Err(_) => self.found.whole = Whole::No,
         }
     }
 
-    /// Counts what is in a directory. Gives the directories in it.
+    /// Counts the entries of a directory. Returns its subdirectories.
     fn read(
         &mut self,
         directory: BorrowedFd<'_>,
@@ -228,7 +229,7 @@ impl MeasureWalk<'_> {
         if self.levels[deepest].directory.is_some() {
             return Ok(());
         }
-        // From the nearest that is open, in parts that the kernel takes.
+        // Starts from the nearest open directory. The path is split into parts that the kernel accepts.
         let open_at = self.levels.iter().rposition(|level| level.directory.is_some());
         let mut reached: Option<OwnedFd> = None;
         let mut part = std::path::PathBuf::new();

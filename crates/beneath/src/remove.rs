@@ -1,5 +1,5 @@
-//! Removes a tree that a session made, in bounded memory and with a bounded number of descriptors,
-//! whatever its depth and its modes are.
+//! Removes a tree that a session has made. Memory and descriptors are bounded, whatever the tree's depth and
+//! file modes are.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,43 +15,44 @@ use rustix::io::Errno;
 use super::measure::disk_bytes;
 use super::{kind, rename_new, resolved};
 
-/// Directories within each other that are open at once. A deeper one is moved up first.
+/// Maximum depth of directories that are open at once. A deeper directory is first moved to the top.
 const DEPTH_MAX: usize = 64;
 
-/// Times that a directory is emptied again because something was made in it meanwhile.
+/// Maximum number of passes over a directory into which a process keeps creating entries.
 const PASSES_MAX: usize = 64;
 
-/// Directories that were moved up and wait; with more, these are removed first.
+/// Maximum number of directories that were moved to the top and are not removed yet. With more, these are
+/// removed first.
 const WAITING_MAX: usize = 1024;
 
-/// Says that no more can wait. No file system answers so to what is called here.
+/// Internal error: [`WAITING_MAX`] is reached. No file system returns it for the calls in this module.
 const TOO_MANY: Errno = Errno::NOBUFS;
 
-/// What the node needs to empty a directory.
+/// The mode that the node needs to empty a directory.
 const OWNER_ALL: u32 = 0o700;
 
-/// What the disk got back.
+/// The space that a removal has freed on the disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Freed {
-    /// A file that has another name elsewhere gives nothing back.
+pub struct FreedSpace {
+    /// A file with another name elsewhere frees nothing.
     pub bytes: u64,
     pub entries: u64,
 }
 
-impl std::ops::AddAssign for Freed {
+impl std::ops::AddAssign for FreedSpace {
     fn add_assign(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.entries = self.entries.saturating_add(other.entries);
     }
 }
 
-/// Removes `name` from the directory `above`, and what is beneath it.
-pub(super) fn tree(above: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Freed> {
-    let freed = Freed::default();
-    let mut removing = Removing { above, waiting: vec![name.to_owned()], count: 0, freed };
+/// Removes `name` from the directory `above`, with everything beneath it.
+pub(super) fn tree(above: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<FreedSpace> {
+    let freed = FreedSpace::default();
+    let mut removing = TreeRemoval { above, waiting: vec![name.to_owned()], count: 0, freed };
     while let Some(next) = removing.waiting.pop() {
         match removing.entry(above, &next, 0) {
-            // There is more in it; what was moved up goes first.
+            // The directory is not empty yet; the directories that were moved to the top are removed first.
             Err(TOO_MANY) => removing.waiting.insert(0, next),
             done => done?,
         }
@@ -59,26 +60,26 @@ pub(super) fn tree(above: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Fr
     Ok(removing.freed)
 }
 
-struct Removing<'a> {
-    /// Where directories are moved that are too deep.
+struct TreeRemoval<'a> {
+    /// The directory to which directories that are too deep are moved.
     above: BorrowedFd<'a>,
-    /// Names there that are still to be removed.
+    /// Names in `above` that are still to be removed.
     waiting: Vec<OsString>,
     count: usize,
-    freed: Freed,
+    freed: FreedSpace,
 }
 
-impl Removing<'_> {
+impl TreeRemoval<'_> {
     fn entry(
         &mut self,
         directory: BorrowedFd<'_>,
         name: &OsStr,
         depth: usize,
     ) -> rustix::io::Result<()> {
-        // Looked at before it goes: its last name gives its blocks back.
+        // Read before the removal: only the removal of a file's last name frees its blocks.
         let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let is_last = kind(&stat) == FileType::Directory || stat.st_nlink <= 1;
-        let freed = Freed { bytes: if is_last { disk_bytes(&stat) } else { 0 }, entries: 1 };
+        let freed = FreedSpace { bytes: if is_last { disk_bytes(&stat) } else { 0 }, entries: 1 };
         match unlinkat(directory, name, AtFlags::empty()) {
             Err(Errno::ISDIR | Errno::PERM) => {}
             done => {
@@ -113,7 +114,7 @@ impl Removing<'_> {
                 continue;
             }
             match self.entry(entries.fd()?, name, depth + 1) {
-                // Somebody else removed it.
+                // Another process has removed the entry.
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(errno),
             }
@@ -140,8 +141,8 @@ impl Removing<'_> {
     }
 }
 
-/// Opens a directory to empty it: never through a link, never into another mount. Its mode may forbid
-/// that; it goes away, so its mode is changed, by its descriptor.
+/// Opens a directory to empty it: never through a symlink, never into another mount. If the directory's mode
+/// forbids that, the mode is changed by descriptor: the directory is removed anyway.
 fn open(above: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH
         | ResolveFlags::NO_SYMLINKS
@@ -153,7 +154,7 @@ fn open(above: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
         Ok(directory) => {
             let mode = fstat(&directory)?.st_mode;
             if mode & OWNER_ALL != OWNER_ALL {
-                // Where it is another user's, the kernel says so when something is removed.
+                // If the directory belongs to another user, the removal of its entries reports the error.
                 let _ = fchmod(&directory, Mode::from_raw_mode(OWNER_ALL));
             }
             Ok(directory)
@@ -170,7 +171,8 @@ fn open(above: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     }
 }
 
-/// A name of the very file that a descriptor is of: `fchmod` refuses one opened with `O_PATH`.
+/// A path that refers to a descriptor's own file: `fchmod` refuses a descriptor that was opened with
+/// `O_PATH`.
 fn by_descriptor(file: impl AsFd) -> String {
     use std::os::fd::AsRawFd;
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())

@@ -16,6 +16,7 @@ use windlass_protocol::{Seq, SessionId, TurnId};
 use crate::call::{HttpCall, Repeat};
 use crate::client::Client;
 use crate::error::ClientError;
+use crate::events::EventStream;
 use crate::query::RequestPath;
 
 /// How long one request of [`Client::run_turn`] waits when the caller names no other time.
@@ -61,6 +62,11 @@ pub fn fresh_turn_id() -> TurnId {
 
 /// Sessions.
 impl Client {
+    /// Follows the events after `after` until the session ends.
+    pub fn events(&self, session: &SessionId, after: Seq) -> EventStream {
+        EventStream::new(self, session, after)
+    }
+
     /// Never sent twice: the node would create two sessions. With a first turn, the reply waits as
     /// that turn requests.
     pub async fn create_session(&self, create: &CreateSession) -> Result<Created, ClientError> {

@@ -52,22 +52,18 @@ struct LiveStream {
     parser: SseParser,
 }
 
-impl Client {
-    /// Follows the events after `after` until the session ends.
-    pub fn events(&self, session: &SessionId, after: Seq) -> EventStream {
-        let session = session.clone();
-        EventStream {
-            client: self.clone(),
-            session,
+impl EventStream {
+    pub(crate) fn new(client: &Client, session: &SessionId, after: Seq) -> Self {
+        Self {
+            client: client.clone(),
+            session: session.clone(),
             after,
             source: EventSource::Disconnected,
             empty_streams: 0,
             opened: Instant::now(),
         }
     }
-}
 
-impl EventStream {
     /// The last event that was returned. A new stream after it continues where this one is.
     pub fn after(&self) -> Seq {
         self.after

@@ -81,6 +81,16 @@ impl Download {
 
 /// Files.
 impl Client {
+    /// Watches a directory of the workspace and everything below it. An empty path is the workspace
+    /// itself. Events that happen after this function returned are reported.
+    pub async fn watch_files(
+        &self,
+        session: &SessionId,
+        path: &str,
+    ) -> Result<FileWatch, ClientError> {
+        FileWatch::open(self, session, path).await
+    }
+
     pub async fn files(
         &self,
         session: &SessionId,

@@ -1,5 +1,8 @@
 //! Parses server-sent events: bytes in, the data of whole events out. Owns the format; knows no
 //! connection.
+//!
+//! Not the crate `sse-stream`, which the MCP door uses for servers of others: it has no limit on an unfinished
+//! event, and would copy each event into a `String` before it is parsed as JSON.
 
 use bytes::{Buf, BytesMut};
 

@@ -4,6 +4,9 @@
 //! the socket, the kernel reports it writable and wakes a task that waits for an answer, on the
 //! path of every warm turn. This stream registers for reading, and for writing only while the
 //! socket buffer is full. Both ends of the HTTP door and the node's end of a keeper's link use it.
+//!
+//! Not `AsyncFd`: without unsafe code it reads into initialised memory only, so every read would first clear its
+//! buffer (up to 512 KiB of a keeper's output).
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

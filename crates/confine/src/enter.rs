@@ -1,10 +1,9 @@
-//! Confining the calling process: a plan is prepared while allocating is harmless, and entered after
-//! the fork by system calls alone, on memory that was laid out before. The same code serves a
-//! process that is about to become a worker and one that is an interpreter already.
+//! Confines the calling process. A plan is prepared before the fork, while allocating memory is safe. After
+//! the fork it is entered by system calls alone, on memory that was prepared before. The same code serves a
+//! process that will run a program and a process that is already an interpreter.
 //!
-//! Order matters: namespaces, then the view, then what must still be set up with rights (network,
-//! limits), then rights are given up, then Landlock, then seccomp, then the canaries. Nothing after
-//! seccomp needs a call that it refuses.
+//! The order matters: namespaces; the view; setup that needs capabilities (network, limits); dropping
+//! capabilities; Landlock; seccomp; the canaries. No step after seccomp needs a call that the filter refuses.
 
 pub(crate) mod canary;
 pub(crate) mod landlock;
@@ -22,14 +21,14 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use windlass_protocol::confinement::Isolation;
 
-pub(crate) use self::mounts::Begun;
+pub(crate) use self::mounts::UnenteredView;
 use crate::plan::{Mount, NetworkPlan, Plan};
-use crate::seccomp::{self, FilterError, Namespaces, Program, Shape};
+use crate::seccomp::{self, FilterError, FilterProgram, FilterSpec, Namespaces};
 
-/// A step of confinement, named when it fails.
+/// A step of confinement. Errors name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Step {
+pub enum ConfineStep {
     Unshare,
     MapUser,
     Fork,
@@ -54,7 +53,7 @@ pub enum Step {
     Join,
 }
 
-impl Step {
+impl ConfineStep {
     const ALL: [Self; 22] = [
         Self::Unshare,
         Self::MapUser,
@@ -87,9 +86,9 @@ impl Step {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unshare => "make namespaces",
-            Self::MapUser => "map the user into its namespace",
+            Self::MapUser => "map the user into the user namespace",
             Self::Fork => "start a process in the namespaces",
-            Self::OwnMounts => "separate the mounts",
+            Self::OwnMounts => "stop mount propagation",
             Self::Root => "make the root of the view",
             Self::Bind => "bind a path into the view",
             Self::Private => "make a private directory",
@@ -100,58 +99,60 @@ impl Step {
             Self::Loopback => "bring up the loopback device",
             Self::Proxy => "listen for the proxy",
             Self::Limits => "set limits",
-            Self::Rights => "give up rights",
+            Self::Rights => "drop capabilities",
             Self::Landlock => "enforce Landlock rules",
             Self::Seccomp => "install the system call filter",
-            Self::Descriptors => "set up its descriptors",
-            Self::Directory => "enter its working directory",
-            Self::Execute => "run its program",
+            Self::Descriptors => "set up the descriptors",
+            Self::Directory => "enter the working directory",
+            Self::Execute => "run the program",
             Self::Hold => "hold a protected name",
             Self::Join => "enter namespaces",
         }
     }
 }
 
-/// A step that failed, and for what it was done where one step is done often.
+/// A step that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Failed {
-    pub step: Step,
+pub struct StepError {
+    pub step: ConfineStep,
     pub errno: i32,
-    /// Which of the plan's mounts or rules.
-    pub place: u16,
+    /// The index of the mount or rule in the plan, for steps that are done several times.
+    pub index: u16,
 }
 
-impl Failed {
-    pub(crate) fn at(step: Step) -> impl Fn(Errno) -> Self {
-        move |errno| Self { step, errno: errno.raw_os_error(), place: 0 }
+impl StepError {
+    pub(crate) fn at(step: ConfineStep) -> impl Fn(Errno) -> Self {
+        move |errno| Self { step, errno: errno.raw_os_error(), index: 0 }
     }
 }
 
-impl fmt::Display for Failed {
+impl fmt::Display for StepError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cause = std::io::Error::from_raw_os_error(self.errno);
         write!(f, "cannot {}: {cause}", self.step.as_str())
     }
 }
 
-impl std::error::Error for Failed {}
+impl std::error::Error for StepError {}
 
-/// A step that failed, with the path that it was done for.
+/// A step that failed, with the path of the mount or rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FailedAt {
-    pub failed: Failed,
+pub struct StepErrorAt {
+    pub failed: StepError,
     pub path: Option<PathBuf>,
 }
 
-impl FailedAt {
-    /// The step was one of this plan.
-    pub(crate) fn of(failed: Failed, plan: &Plan) -> Self {
-        let place = usize::from(failed.place);
+impl StepErrorAt {
+    /// `failed` is an error of a step of `plan`.
+    pub(crate) fn of(failed: StepError, plan: &Plan) -> Self {
+        let index = usize::from(failed.index);
         let path = match failed.step {
-            Step::Bind | Step::Private | Step::Hide => plan.view.get(place).and_then(Mount::path),
-            Step::Landlock => {
+            ConfineStep::Bind | ConfineStep::Private | ConfineStep::Hide => {
+                plan.view.get(index).and_then(Mount::path)
+            }
+            ConfineStep::Landlock => {
                 let rules = plan.landlock.as_ref().map(|ruleset| &ruleset.rules);
-                rules.and_then(|rules| rules.get(place)).map(|rule| rule.path.as_path())
+                rules.and_then(|rules| rules.get(index)).map(|rule| rule.path.as_path())
             }
             _ => None,
         };
@@ -159,22 +160,22 @@ impl FailedAt {
     }
 }
 
-impl fmt::Display for FailedAt {
+impl fmt::Display for StepErrorAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(path) = self.path.as_deref().map(Path::display) else {
             return self.failed.fmt(f);
         };
         let cause = std::io::Error::from_raw_os_error(self.failed.errno);
         match self.failed.step {
-            Step::Bind => write!(f, "cannot bind {path} into the view: {cause}"),
-            Step::Private => write!(f, "cannot make a private directory at {path}: {cause}"),
-            Step::Hide => write!(f, "cannot hide {path}: {cause}"),
-            step => write!(f, "cannot {}, at {path}: {cause}", step.as_str()),
+            ConfineStep::Bind => write!(f, "cannot bind {path} into the view: {cause}"),
+            ConfineStep::Private => write!(f, "cannot make a private directory at {path}: {cause}"),
+            ConfineStep::Hide => write!(f, "cannot hide {path}: {cause}"),
+            step => write!(f, "cannot {} at {path}: {cause}", step.as_str()),
         }
     }
 }
 
-impl std::error::Error for FailedAt {}
+impl std::error::Error for StepErrorAt {}
 
 /// Why a plan cannot be prepared.
 #[derive(Debug, thiserror::Error)]
@@ -185,92 +186,93 @@ pub enum PrepareError {
     Nul(#[from] std::ffi::NulError),
 }
 
-/// A plan laid out in memory so that entering it allocates nothing.
+/// A plan prepared in memory, so that entering it allocates nothing.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedPlan {
     isolation: Isolation,
-    spaces: Spaces,
-    mounts: mounts::Mounts,
-    landlock: Option<landlock::Rules>,
-    filter: Option<Program>,
-    limits: Vec<limits::Limit>,
+    namespaces: NamespaceSetup,
+    mounts: mounts::PreparedMounts,
+    landlock: Option<landlock::PreparedRuleset>,
+    filter: Option<FilterProgram>,
+    limits: Vec<limits::RlimitSetting>,
     pub(crate) canaries: canary::Canaries,
 }
 
-/// The namespaces of level `full`, laid out in memory like the rest.
+/// The namespaces of level `full`, prepared in memory like the rest of the plan.
 #[derive(Debug)]
-pub(crate) struct Spaces {
+pub(crate) struct NamespaceSetup {
     network: NetworkPlan,
-    /// Who we are, as the maps of a user namespace say it.
+    /// The lines for `uid_map` and `gid_map`.
     user: String,
     group: String,
 }
 
-impl Spaces {
+impl NamespaceSetup {
     pub fn new(network: NetworkPlan) -> Self {
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
         Self { network, user: format!("{uid} {uid} 1\n"), group: format!("{gid} {gid} 1\n") }
     }
 
-    /// New namespaces for the calling process and, for process ids, its children.
-    pub fn make(&self) -> Result<(), Failed> {
+    /// Makes namespaces for the calling process; the pid namespace is for its children.
+    pub fn make(&self) -> Result<(), StepError> {
         rights::make_namespaces(self.network)?;
         rights::map_identity(&self.user, &self.group)
     }
 
-    /// A network namespace for a worker, made in the calling process.
-    pub fn make_network() -> Result<OwnedFd, Failed> {
+    /// Makes a network namespace for a worker; the calling process enters it.
+    pub fn make_network() -> Result<OwnedFd, StepError> {
         network::make()
     }
 
-    /// What is in them that is the same for all sessions.
-    fn furnish(&self) -> Result<(), Failed> {
-        rights::name_machine();
+    /// Sets up what is the same in the namespaces of all sessions: the host name and the loopback device.
+    fn set_up(&self) -> Result<(), StepError> {
+        rights::set_host_name();
         if self.network != NetworkPlan::Machine {
-            network::bring_up_loopback().map_err(Failed::at(Step::Loopback))?;
+            network::bring_up_loopback().map_err(StepError::at(ConfineStep::Loopback))?;
         }
         Ok(())
     }
 }
 
-impl Prepared {
-    /// For a child of the calling process.
+impl PreparedPlan {
+    /// Prepares a plan for a child of the calling process.
     pub fn new(plan: &Plan) -> Result<Self, PrepareError> {
-        Self::below(plan, rustix::process::getpid().as_raw_nonzero().get())
+        Self::with_keeper(plan, rustix::process::getpid().as_raw_nonzero().get())
     }
 
-    /// For a process whose keeper has this number.
-    pub(crate) fn below(plan: &Plan, keeper: i32) -> Result<Self, PrepareError> {
+    /// Prepares a plan for a process whose keeper has this pid.
+    pub(crate) fn with_keeper(plan: &Plan, keeper: i32) -> Result<Self, PrepareError> {
         let namespaces = match plan.isolation {
             Isolation::Full => Namespaces::Own,
             Isolation::Landlock | Isolation::None => Namespaces::Machine,
         };
-        let shape = plan.sockets.map(|sockets| Shape { sockets, namespaces });
+        let spec = plan.sockets.map(|sockets| FilterSpec { sockets, namespaces });
         Ok(Self {
             isolation: plan.isolation,
-            spaces: Spaces::new(plan.network),
-            mounts: mounts::Mounts::new(&plan.view)?,
-            landlock: plan.landlock.as_ref().map(landlock::Rules::new).transpose()?,
-            filter: shape.map(seccomp::filter).transpose()?,
+            namespaces: NamespaceSetup::new(plan.network),
+            mounts: mounts::PreparedMounts::new(&plan.view)?,
+            landlock: plan.landlock.as_ref().map(landlock::PreparedRuleset::new).transpose()?,
+            filter: spec.map(seccomp::filter).transpose()?,
             limits: limits::of(&plan.rlimits),
             canaries: canary::Canaries::new(plan, keeper)?,
         })
     }
 
-    /// Whether entering takes namespaces, and so a process between the caller and the confined one.
+    /// Whether the plan needs namespaces, and so an intermediate process between the caller and the confined
+    /// process.
     pub fn needs_namespaces(&self) -> bool {
         self.isolation == Isolation::Full
     }
 
-    /// First part: new namespaces for the calling process and, for process ids, its children.
-    pub fn make_namespaces(&self) -> Result<(), Failed> {
-        self.spaces.make()
+    /// First part: makes namespaces for the calling process; the pid namespace is for its children.
+    pub fn make_namespaces(&self) -> Result<(), StepError> {
+        self.namespaces.make()
     }
 
-    /// Before anything else in a process that was forked from a zygote: an ordinary user's zygote has
-    /// capabilities, in a namespace above the session's, that no program it ran would have.
-    pub(crate) fn shed(&self) -> Result<(), Failed> {
+    /// The first step in a process that was forked from a zygote. An ordinary user's zygote has capabilities
+    /// in a user namespace above the session's; a program started in the usual way would not have them.
+    pub(crate) fn drop_zygote_capabilities(&self) -> Result<(), StepError> {
         let ordinary = !rustix::process::geteuid().is_root();
         if self.isolation == Isolation::None && ordinary {
             rights::drop_capabilities()?;
@@ -278,34 +280,34 @@ impl Prepared {
         Ok(())
     }
 
-    /// Second part, in a child of the first: everything else. Returns the proxy's listener.
+    /// Second part, in a child of the first process: all other steps. Returns the proxy's listener.
     ///
     /// The caller has one thread.
-    pub fn confine(&self) -> Result<Option<OwnedFd>, Failed> {
+    pub fn confine(&self) -> Result<Option<OwnedFd>, StepError> {
         if self.isolation == Isolation::Full {
             self.mounts.build()?;
-            self.spaces.furnish()?;
+            self.namespaces.set_up()?;
         }
         self.confine_in_view()
     }
 
-    /// Builds the view and all else that needs no session, for a process that does not know its own yet.
-    pub(crate) fn begin_view(&self) -> Result<Begun, Failed> {
-        let begun = self.mounts.begin()?;
-        self.spaces.furnish()?;
-        Ok(begun)
+    /// Builds the view and sets up the namespaces, in a process that has no session yet.
+    pub(crate) fn begin_view(&self) -> Result<UnenteredView, StepError> {
+        let view = self.mounts.begin()?;
+        self.namespaces.set_up()?;
+        Ok(view)
     }
 
-    /// Adds to a view that was begun what only `late` has mounts for, and enters it.
-    pub(crate) fn finish_view(&self, begun: &Begun, late: &Self) -> Result<(), Failed> {
-        self.mounts.finish(begun, &late.mounts)
+    /// Adds the mounts of `late` to a view and enters it.
+    pub(crate) fn finish_view(&self, view: &UnenteredView, late: &Self) -> Result<(), StepError> {
+        self.mounts.finish(view, &late.mounts)
     }
 
-    /// What follows when the view is entered. Returns the proxy's listener.
-    pub(crate) fn confine_in_view(&self) -> Result<Option<OwnedFd>, Failed> {
+    /// The steps after the view is entered. Returns the proxy's listener.
+    pub(crate) fn confine_in_view(&self) -> Result<Option<OwnedFd>, StepError> {
         let mut listener = None;
-        if self.isolation == Isolation::Full && self.spaces.network == NetworkPlan::Proxy {
-            listener = Some(network::listen().map_err(Failed::at(Step::Proxy))?);
+        if self.isolation == Isolation::Full && self.namespaces.network == NetworkPlan::Proxy {
+            listener = Some(network::listen().map_err(StepError::at(ConfineStep::Proxy))?);
         }
         limits::set(&self.limits)?;
         if self.isolation != Isolation::None {
@@ -321,16 +323,16 @@ impl Prepared {
     }
 }
 
-/// What a thread adds to its confinement at a fork, made ready so that adding it takes two system
-/// calls and no memory: a signal handler can do it.
+/// The Landlock layer and the filter that a thread adds when its process forks a twin. Adding them takes two
+/// system calls and no allocation, so a signal handler can do it.
 #[derive(Debug)]
 pub(crate) struct TwinLayer {
     ruleset: OwnedFd,
-    filter: &'static Program,
+    filter: &'static FilterProgram,
 }
 
 impl TwinLayer {
-    pub fn new(rules: &landlock::Rules) -> Result<Self, i32> {
+    pub fn new(rules: &landlock::PreparedRuleset) -> Result<Self, i32> {
         let ruleset = rules.ruleset().map_err(|failed| failed.errno)?;
         let filter = seccomp::among_twins().map_err(|_| libc::EINVAL)?;
         Ok(Self { ruleset, filter })
@@ -341,16 +343,16 @@ impl TwinLayer {
         add_twin_layer(self.ruleset.as_raw_fd(), self.filter)
     }
 
-    /// What another thread needs to add it with [`add_twin_layer`].
-    pub fn parts(&self) -> (RawFd, &'static Program) {
+    /// The arguments with which another thread calls [`add_twin_layer`].
+    pub fn parts(&self) -> (RawFd, &'static FilterProgram) {
         (self.ruleset.as_raw_fd(), self.filter)
     }
 }
 
-/// Adds a Landlock layer to the calling thread, and then the filter of twins. There is no filter
-/// without its layer: the kernel shows no Landlock layer anywhere, and the keeper tells by the number of
-/// a thread's filters that this was done.
-pub(crate) fn add_twin_layer(ruleset: RawFd, filter: &Program) -> Result<(), i32> {
+/// Adds a Landlock layer to the calling thread, and then the twins' filter. The order matters: the kernel
+/// does not show a thread's Landlock layers, so the keeper counts the thread's filters to know that the layer
+/// was added.
+pub(crate) fn add_twin_layer(ruleset: RawFd, filter: &FilterProgram) -> Result<(), i32> {
     landlock::restrict(ruleset).map_err(Errno::raw_os_error)?;
     rights::install(filter).map_err(|failed| failed.errno)
 }
@@ -359,7 +361,7 @@ pub(crate) fn c_path(path: &Path) -> Result<CString, std::ffi::NulError> {
     CString::new(path.as_os_str().as_bytes())
 }
 
-/// The path as seen from the view's root.
+/// The path relative to the root of the view.
 pub(crate) fn relative(path: &Path) -> Result<CString, std::ffi::NulError> {
     let below = path.strip_prefix("/").unwrap_or(path);
     if below.as_os_str().is_empty() { CString::new(".") } else { c_path(below) }

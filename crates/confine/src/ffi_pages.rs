@@ -1,5 +1,5 @@
-//! What a zygote's first child finds out for all that follow, with a C interface: see `ffi` for the
-//! shared object. Each function returns 0, or the number of an error.
+//! C functions that record which pages a forked child writes to, so that later children can prefault them.
+//! `ffi` describes the shared object. Each function returns 0 or an error number.
 
 use std::fs::File;
 use std::io;
@@ -8,30 +8,30 @@ use std::os::fd::FromRawFd;
 
 use windlass_procs::pages;
 
-/// Writes down, in an open file, which pages the calling process has written to since it was forked.
+/// Writes to an open file which pages the calling process has dirtied since it was forked.
 ///
 /// # Safety
 /// `file` is an open descriptor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn windlass_note_pages(file: i32) -> i32 {
-    // SAFETY: the caller's promise; it stays the caller's.
-    number(pages::note(&mut ManuallyDrop::new(unsafe { File::from_raw_fd(file) })))
+    // SAFETY: the caller's promise; `ManuallyDrop` leaves the descriptor open for the caller.
+    number(pages::record_written(&mut ManuallyDrop::new(unsafe { File::from_raw_fd(file) })))
 }
 
-/// Reads what was noted in an open file, for all that are forked from the calling process.
+/// Reads the recorded pages from an open file, for all later children of the calling process.
 ///
 /// # Safety
 /// `file` is an open descriptor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn windlass_learn_pages(file: i32) -> i32 {
-    // SAFETY: the caller's promise; it stays the caller's.
-    number(pages::learn(&mut ManuallyDrop::new(unsafe { File::from_raw_fd(file) })))
+    // SAFETY: the caller's promise; `ManuallyDrop` leaves the descriptor open for the caller.
+    number(pages::load_recorded(&mut ManuallyDrop::new(unsafe { File::from_raw_fd(file) })))
 }
 
-/// Has those pages now.
+/// Prefaults the recorded pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn windlass_have_pages() -> i32 {
-    pages::have();
+    pages::prefault();
     0
 }
 

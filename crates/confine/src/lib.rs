@@ -1,16 +1,21 @@
-//! Confines: what stands between a session's processes and the rest of the machine.
+//! Confines the processes of a session: limits which files, sockets, processes and system calls they can
+//! reach.
 //!
-//! Theory of operation. A policy ([`windlass_protocol::policy`]) says what a session may touch.
-//! [`Machine`] says what can be enforced here and [`survey()`] what the files around the session are
-//! like; from the three [`plan()`] decides, touching nothing, by which steps a process will be
-//! confined and what each control amounts to. [`enter`] performs the steps in a forked child, and
-//! tries what is forbidden; [`spawn()`] is the fork, the steps and the program in one, and
-//! [`from_zygote`] the same for a process that is an interpreter already.
+//! How it works:
 //!
-//! The process tree around a confined process is the crate `procs`. This crate is also built as a shared
-//! object, with which an interpreter confines itself (`ffi`).
+//! 1. A policy ([`windlass_protocol::policy`]) says what a session may touch.
+//! 2. [`MachineSupport`] says what this machine can enforce. [`survey()`] reads the state of the files that
+//!    the policy names.
+//! 3. [`plan()`] turns these three into a [`Plan`]: the steps that confine a process, and how each control is
+//!    enforced. Planning touches no file and starts no process.
+//! 4. [`enter`] performs the steps in a forked child and then runs the canaries.
+//! 5. [`spawn()`] forks, enters the plan and runs a program. [`from_zygote`] does the same for a process that
+//!    is already an interpreter.
 //!
-//! `unsafe` is allowed here because forking has no safe form, and after a fork only system calls are safe.
+//! The crate `procs` owns the process tree around a confined process. This crate is also built as a shared
+//! object, so that an interpreter can confine itself (`ffi`).
+//!
+//! `unsafe` is allowed here because forking has no safe form. After a fork, only system calls are safe.
 
 pub mod enter;
 pub mod machine;
@@ -20,18 +25,18 @@ pub mod steps;
 pub mod survey;
 
 mod ffi;
-mod ffi_apart;
 mod ffi_pages;
-mod mounted;
+mod ffi_twins;
+mod file_fingerprint;
+mod mount_table;
 mod other_threads;
 mod rehearsal;
 mod seccomp;
-mod which;
 
-pub use machine::{Machine, Support};
+pub use machine::{MachineSupport, Support};
 pub use plan::{Plan, PlanError, plan};
-pub use spawn::zygote::{Ends, Job, Shape, Waiting, from_zygote};
-pub use spawn::{Command, SpawnError, Started, spawn};
-pub use survey::around::{Around, Kept};
-pub use survey::names::{Names, Placeholder, Protected};
-pub use survey::{Depth, Place, Site, Unreadable, names_at, survey, survey_with};
+pub use spawn::zygote::{Job, UnassignedWorker, WorkerShape, WorkerStdio, from_zygote};
+pub use spawn::{SpawnCommand, SpawnError, StartedProcess, spawn};
+pub use survey::names::{Placeholder, ProtectedEntry, ProtectedNames};
+pub use survey::shared::{SharedSurvey, SurveyCache};
+pub use survey::{Depth, FileSurvey, SurveyInput, Unreadable, names_at, survey, survey_with};

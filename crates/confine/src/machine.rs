@@ -1,4 +1,4 @@
-//! What this machine can enforce: found out once, by trying.
+//! Detects what this machine can enforce, by trying it once.
 
 use serde::{Deserialize, Serialize};
 use windlass_protocol::confinement::Isolation;
@@ -6,21 +6,21 @@ use windlass_protocol::confinement::Isolation;
 use crate::rehearsal;
 use windlass_procs::cgroup::CgroupSupport;
 
-/// Facts about the machine that planning needs.
+/// What the machine can enforce: the input of planning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
-    /// The kernel's release.
+pub struct MachineSupport {
+    /// The kernel release.
     pub kernel: String,
     pub uid: u32,
-    /// Whether a process can have a view, processes, a network and users of its own.
+    /// Whether a process can make mount, pid, network and user namespaces and build a view in them.
     pub namespaces: Support,
-    /// Landlock's version; 0 where there is none.
+    /// The Landlock version; 0 if the kernel has no Landlock.
     pub landlock_abi: u32,
     pub seccomp: Support,
     pub cgroups: CgroupSupport,
 }
 
-/// Whether the machine can do something; if not, why, and what would help.
+/// Whether the machine supports a feature; if not, why, and what would help.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Support {
@@ -28,13 +28,13 @@ pub enum Support {
     No { why: String, remedy: String },
 }
 
-impl Machine {
-    /// Tries everything. Takes a few milliseconds; starts and ends a process.
+impl MachineSupport {
+    /// Tries every feature. Takes a few milliseconds; starts and ends a process.
     pub fn detect() -> Self {
         Self::with_cgroups(CgroupSupport::detect())
     }
 
-    /// The same, where it is known already what cgroups can be had.
+    /// The same, with cgroup support that the caller has already detected.
     pub fn with_cgroups(cgroups: CgroupSupport) -> Self {
         let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
         Self {
@@ -47,7 +47,7 @@ impl Machine {
         }
     }
 
-    /// Whether sessions can run at a level here.
+    /// Whether sessions can run at this level here.
     pub fn level(&self, level: Isolation) -> Support {
         match level {
             Isolation::None => Support::Yes,
@@ -73,34 +73,34 @@ fn namespaces() -> Support {
     }
 }
 
-/// Settings of the kernel that refuse namespaces to ordinary users.
+/// Kernel settings that refuse namespaces to ordinary users.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Settings {
+struct NamespaceSettings {
     apparmor_restricts: bool,
     userns_clone_off: bool,
     no_user_namespaces: bool,
 }
 
-fn settings() -> Settings {
+fn settings() -> NamespaceSettings {
     let says = |path: &str, value: &str| {
         std::fs::read_to_string(path).is_ok_and(|text| text.trim() == value)
     };
-    Settings {
+    NamespaceSettings {
         apparmor_restricts: says("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
         userns_clone_off: says("/proc/sys/kernel/unprivileged_userns_clone", "0"),
         no_user_namespaces: says("/proc/sys/user/max_user_namespaces", "0"),
     }
 }
 
-fn namespace_remedy(settings: &Settings) -> String {
+fn namespace_remedy(settings: &NamespaceSettings) -> String {
     let line = match settings {
-        Settings { no_user_namespaces: true, .. } => "user.max_user_namespaces=10000",
-        Settings { userns_clone_off: true, .. } => "kernel.unprivileged_userns_clone=1",
-        Settings { apparmor_restricts: true, .. } => {
+        NamespaceSettings { no_user_namespaces: true, .. } => "user.max_user_namespaces=10000",
+        NamespaceSettings { userns_clone_off: true, .. } => "kernel.unprivileged_userns_clone=1",
+        NamespaceSettings { apparmor_restricts: true, .. } => {
             "kernel.apparmor_restrict_unprivileged_userns=0"
         }
         _ => {
-            return "run the node where user namespaces and a fresh /proc can be had: not in a \
+            return "run the node where it can make user namespaces and mount /proc: not in a \
                     container that masks /proc or filters unshare"
                 .to_owned();
         }
@@ -112,8 +112,9 @@ fn namespace_remedy(settings: &Settings) -> String {
 }
 
 fn seccomp() -> Support {
-    // Asks for the mode without changing it: EFAULT means that the kernel looked for a program.
-    // SAFETY: a null program is refused before anything is read.
+    // A probe that changes nothing: EFAULT means that the kernel supports filters and tried to read the
+    // program.
+    // SAFETY: the kernel refuses a null program before it reads anything.
     let answer = unsafe { libc::prctl(libc::PR_SET_SECCOMP, 2, 0, 0, 0) };
     let errno = std::io::Error::last_os_error().raw_os_error();
     if answer == -1 && errno == Some(libc::EFAULT) {
@@ -132,12 +133,13 @@ mod tests {
     #[test]
     fn the_remedy_names_the_setting_that_refuses() {
         let with = |settings| namespace_remedy(&settings);
-        let apparmor = Settings { apparmor_restricts: true, ..Settings::default() };
+        let apparmor =
+            NamespaceSettings { apparmor_restricts: true, ..NamespaceSettings::default() };
         assert!(with(apparmor).contains("kernel.apparmor_restrict_unprivileged_userns=0"));
-        let debian = Settings { userns_clone_off: true, ..Settings::default() };
+        let debian = NamespaceSettings { userns_clone_off: true, ..NamespaceSettings::default() };
         assert!(with(debian).contains("kernel.unprivileged_userns_clone=1"));
-        let none = Settings { no_user_namespaces: true, ..Settings::default() };
+        let none = NamespaceSettings { no_user_namespaces: true, ..NamespaceSettings::default() };
         assert!(with(none).contains("user.max_user_namespaces="));
-        assert!(with(Settings::default()).contains("container"));
+        assert!(with(NamespaceSettings::default()).contains("container"));
     }
 }

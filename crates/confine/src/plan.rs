@@ -1,12 +1,12 @@
-//! From a policy to a plan: every step by which a process will be confined, and what each control
-//! amounts to here. Pure: what the machine and its files are like comes in as [`Machine`] and
-//! [`Place`], so the same input gives the same plan.
+//! Turns a policy into a plan: the steps that confine a process, and how each control is enforced on this
+//! machine. Planning is pure: the state of the machine and of its files comes in as [`MachineSupport`] and
+//! [`FileSurvey`], so the same input gives the same plan.
 
-pub mod apart;
 pub mod base;
 mod canaries;
 mod controls;
 mod rules;
+pub mod twins;
 mod view;
 
 use windlass_protocol::confinement::{ControlReport, ControlState, Isolation};
@@ -16,13 +16,13 @@ use windlass_protocol::policy::{Network, Policy, UnixSockets};
 use windlass_protocol::text::bounded;
 
 pub use self::canaries::thorough;
-use crate::machine::{Machine, Support};
+use crate::machine::{MachineSupport, Support};
 pub(crate) use crate::steps::rights;
 pub use crate::steps::{
-    Access, Attempt, Canary, Internet, Kind, Mount, NetworkPlan, Plan, Resource, Rlimit, Rule,
-    Ruleset, Sockets,
+    Attempt, Canary, Internet, LandlockRule, Mount, MountAccess, NetworkPlan, PathKind, Plan,
+    Resource, Rlimit, Ruleset, Sockets,
 };
-use crate::survey::{Depth, Place};
+use crate::survey::{Depth, FileSurvey};
 
 /// Why there is no plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,44 +35,48 @@ pub enum PlanError {
     LevelUnavailable { level: Isolation, why: String, remedy: String },
 }
 
-/// Plans how a session with `policy` in `place` is confined on `machine`.
-pub fn plan(policy: &Policy, machine: &Machine, place: &Place) -> Result<Plan, PlanError> {
+/// Plans how a session with `policy` is confined on `machine`, given the files in `survey`.
+pub fn plan(
+    policy: &Policy,
+    machine: &MachineSupport,
+    survey: &FileSurvey,
+) -> Result<Plan, PlanError> {
     let isolation = choose(policy, machine)?;
     let mut plan = match isolation {
-        Isolation::Full => full(policy, machine, place),
-        Isolation::Landlock => landlock(policy, machine, place),
+        Isolation::Full => full(policy, machine, survey),
+        Isolation::Landlock => landlock(policy, machine, survey),
         Isolation::None => unconfined(),
     };
-    plan.controls = controls::report(policy, machine, place, isolation);
-    // They may name paths of others; all of them together go into one header.
+    plan.controls = controls::report(policy, machine, survey, isolation);
+    // The texts may contain long paths, and all reports together must fit into one message header.
     for report in &mut plan.controls {
         report.mechanism = bounded(&report.mechanism, REASON_BYTES_MAX);
         report.remedy = report.remedy.as_deref().map(|remedy| bounded(remedy, REASON_BYTES_MAX));
     }
     plan.required = policy.required.clone();
-    plan.canaries = canaries::choose(&plan, policy, place);
-    match plan.broken_promise() {
+    plan.canaries = canaries::choose(&plan, policy, survey);
+    match plan.unenforced_requirement() {
         Some(error) => Err(error),
         None => Ok(plan),
     }
 }
 
-/// How much a survey for [`plan()`] must find out.
-pub fn depth(policy: &Policy, machine: &Machine) -> Depth {
+/// How much the survey for [`plan()`] must read.
+pub fn depth(policy: &Policy, machine: &MachineSupport) -> Depth {
     match choose(policy, machine) {
         Ok(Isolation::Landlock) => Depth::Rules,
         Ok(Isolation::Full | Isolation::None) | Err(_) => Depth::View,
     }
 }
 
-/// Whether a session with this policy gets a view in which protected names can be held.
-pub fn holds_names(policy: &Policy, machine: &Machine) -> bool {
+/// Whether a session with this policy gets a view: only a view can protect names.
+pub fn holds_names(policy: &Policy, machine: &MachineSupport) -> bool {
     choose(policy, machine) == Ok(Isolation::Full)
 }
 
 impl Plan {
-    /// The first control that is required and not enforced.
-    fn broken_promise(&self) -> Option<PlanError> {
+    /// An error for the first control that is required and not enforced.
+    fn unenforced_requirement(&self) -> Option<PlanError> {
         let broken = |report: &&ControlReport| {
             report.state == ControlState::NotEnforced && self.required.contains(&report.control)
         };
@@ -86,8 +90,9 @@ impl Plan {
 
 const NO_REMEDY: &str = "do not require it, or use another machine";
 
-/// The level asked for, or the strongest there is; never none by itself.
-fn choose(policy: &Policy, machine: &Machine) -> Result<Isolation, PlanError> {
+/// The level that the policy sets, or else the strongest available one. Level `none` is never chosen by
+/// default.
+fn choose(policy: &Policy, machine: &MachineSupport) -> Result<Isolation, PlanError> {
     let available = |level| machine.level(level);
     let unavailable = |level, support: &Support| match support {
         Support::Yes => None,
@@ -103,7 +108,7 @@ fn choose(policy: &Policy, machine: &Machine) -> Result<Isolation, PlanError> {
     }
 }
 
-fn full(policy: &Policy, machine: &Machine, place: &Place) -> Plan {
+fn full(policy: &Policy, machine: &MachineSupport, survey: &FileSurvey) -> Plan {
     let network = match policy.network {
         Network::None => NetworkPlan::Own,
         Network::Hosts(_) => NetworkPlan::Proxy,
@@ -112,8 +117,8 @@ fn full(policy: &Policy, machine: &Machine, place: &Place) -> Plan {
     Plan {
         isolation: Isolation::Full,
         network,
-        view: view::build(policy, place),
-        landlock: rules::inside_view(policy, machine, place),
+        view: view::build(policy, survey),
+        landlock: rules::inside_view(policy, machine, survey),
         sockets: Some(Sockets {
             unix: unix_sockets(policy, machine, Isolation::Full),
             internet: match network {
@@ -128,12 +133,12 @@ fn full(policy: &Policy, machine: &Machine, place: &Place) -> Plan {
     }
 }
 
-fn landlock(policy: &Policy, machine: &Machine, place: &Place) -> Plan {
+fn landlock(policy: &Policy, machine: &MachineSupport, survey: &FileSurvey) -> Plan {
     Plan {
         isolation: Isolation::Landlock,
         network: NetworkPlan::Machine,
         view: Vec::new(),
-        landlock: Some(rules::alone(policy, machine, place)),
+        landlock: Some(rules::alone(policy, machine, survey)),
         sockets: Some(Sockets {
             unix: unix_sockets(policy, machine, Isolation::Landlock),
             internet: match policy.network {
@@ -141,26 +146,26 @@ fn landlock(policy: &Policy, machine: &Machine, place: &Place) -> Plan {
                 Network::None | Network::Hosts(_) => Internet::None,
             },
         }),
-        rlimits: rlimits(policy, ProcessLimit::BesidesOthers(place.user_processes)),
+        rlimits: rlimits(policy, ProcessLimit::BesidesOthers(survey.user_processes)),
         canaries: Vec::new(),
         controls: Vec::new(),
         required: Vec::new(),
     }
 }
 
-/// Landlock's version from which on it keeps abstract unix sockets of others out of reach.
-const HOLDS_ABSTRACT_SOCKETS: u32 = 6;
+/// The first Landlock version that can restrict abstract unix sockets.
+const ABSTRACT_SOCKETS_SINCE: u32 = 6;
 
-/// Landlock's version from which on it keeps unix sockets with a path out of reach.
-const HOLDS_PATH_SOCKETS: u32 = 9;
+/// The first Landlock version that can restrict unix sockets with a path.
+const PATH_SOCKETS_SINCE: u32 = 9;
 
-/// Unix sockets with a name need a view in which those of others are covered; and, in the machine's
-/// network, a kernel that keeps abstract ones out of reach.
-fn unix_sockets(policy: &Policy, machine: &Machine, isolation: Isolation) -> UnixSockets {
-    let abstract_held =
-        policy.network != Network::Open || machine.landlock_abi >= HOLDS_ABSTRACT_SOCKETS;
+/// Which unix sockets a session can make. Named unix sockets need a view that covers the machine's sockets.
+/// In the machine's network namespace they also need a Landlock that restricts abstract sockets.
+fn unix_sockets(policy: &Policy, machine: &MachineSupport, isolation: Isolation) -> UnixSockets {
+    let abstract_restricted =
+        policy.network != Network::Open || machine.landlock_abi >= ABSTRACT_SOCKETS_SINCE;
     match isolation {
-        Isolation::Full if abstract_held => policy.unix_sockets,
+        Isolation::Full if abstract_restricted => policy.unix_sockets,
         Isolation::Full | Isolation::Landlock => UnixSockets::None,
         Isolation::None => UnixSockets::Local,
     }
@@ -180,18 +185,19 @@ fn unconfined() -> Plan {
     }
 }
 
-/// Whose processes the kernel counts against the limit.
+/// Which processes the kernel counts against `RLIMIT_NPROC`.
 enum ProcessLimit {
+    /// The processes of the session's user namespace.
     OfNamespace,
-    /// All of the user's, so many of which are others.
+    /// All processes of the user; this many of them do not belong to the session.
     BesidesOthers(u64),
 }
 
-/// Processes of the session that are not the code's: its init, and the worker before it runs.
+/// Processes of a session that its code did not start: the init process, and the worker itself.
 const OWN_PROCESSES: u64 = 2;
 
-/// The kernel's own way to say that neither a file is written nor a program of the machine's started
-/// with a dump: 0 forbids the file only.
+/// The value of `RLIMIT_CORE` that forbids core files and also core dumps that the kernel pipes into a
+/// program. The value 0 forbids core files only.
 const NO_CORE_DUMP: u64 = 1;
 
 fn rlimits(policy: &Policy, processes: ProcessLimit) -> Vec<Rlimit> {

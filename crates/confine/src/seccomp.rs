@@ -1,6 +1,6 @@
-//! The system calls that a confined process is refused, each with its reason, compiled to the
-//! kernel's filter programs. Everything not named here is allowed: interpreters and what they load
-//! use most of the rest. Calls that are newer than the last review are refused.
+//! The system calls that a confined process must not make, each with its reason, and their compilation to a
+//! kernel filter program. Every other reviewed call is allowed: interpreters and their libraries use most of
+//! them. Calls that are newer than the last review are refused.
 
 mod arguments;
 mod newer;
@@ -13,10 +13,10 @@ use std::sync::OnceLock;
 
 use windlass_protocol::policy::UnixSockets;
 
-use self::arguments::{Condition, Rule};
-use self::newer::Verdict;
-use self::search::Answer;
-pub(crate) use self::search::Program;
+use self::arguments::{ArgumentCondition, FilterRule};
+use self::newer::CallVerdict;
+use self::search::FilterAnswer;
+pub(crate) use self::search::FilterProgram;
 use crate::plan::{Internet, Sockets};
 
 /// One instruction of a filter program.
@@ -29,7 +29,7 @@ pub enum FilterError {
     TooLong,
 }
 
-/// Calls that are refused with EPERM, whatever their arguments. [`newer`] has those from 424 on.
+/// Calls that fail with EPERM, whatever their arguments. [`newer`] has the calls from number 424 on.
 #[rustfmt::skip]
 const REFUSED: &[(i64, &str)] = &[
     (libc::SYS_bpf, "programs inside the kernel"),
@@ -81,7 +81,8 @@ const REFUSED: &[(i64, &str)] = &[
     (libc::SYS_nfsservctl, "the machine's file server"),
 ];
 
-/// Without an ipc namespace: shared memory, semaphores and queues that everybody can name.
+/// Refused without an ipc namespace: shared memory, semaphores and queues that any process of the machine can
+/// open.
 #[rustfmt::skip]
 const REFUSED_SHARED: &[(i64, &str)] = &[
     (libc::SYS_shmget, "memory shared with whoever knows the key"),
@@ -98,8 +99,8 @@ const REFUSED_SHARED: &[(i64, &str)] = &[
     (libc::SYS_mq_open, "queues shared with whoever knows the name"),
 ];
 
-/// Without a pid namespace: calls that change another process of the same user, by the argument
-/// that names it. 0 is the caller itself.
+/// Refused without a pid namespace: calls that change another process of the same user. The number is the
+/// index of the argument that names the process; the value 0 means the caller itself.
 #[rustfmt::skip]
 const REFUSED_FOR_OTHERS: &[(i64, u8, &str)] = &[
     (libc::SYS_prlimit64, 0, "limits of other processes"),
@@ -111,17 +112,17 @@ const REFUSED_FOR_OTHERS: &[(i64, u8, &str)] = &[
     (libc::SYS_sched_setattr, 0, "scheduling of other processes"),
 ];
 
-/// Where only pairs of sockets are allowed: what would make one reach further.
+/// Refused if only socket pairs are allowed: calls that would connect a socket to another process.
 const REFUSED_FOR_PAIRS: &[(i64, &str)] = &[
     (libc::SYS_connect, "leads a socket to somebody else"),
     (libc::SYS_bind, "gives a socket a name for others"),
 ];
 
-/// The setuid and setgid bits of a mode. A file that has them would give its rights to whoever runs it
-/// outside.
+/// The setuid and setgid bits of a mode. A program outside the session that runs such a file would get its
+/// owner's rights.
 const SET_ID: u32 = 0o6000;
 
-/// Calls that give a mode to a file, by the argument that is the mode.
+/// Calls that set the mode of a file, with the index of the mode argument.
 #[rustfmt::skip]
 const MODES: &[(i64, u8)] = &[
     (libc::SYS_fchmod, 1),
@@ -139,7 +140,8 @@ const MODES: &[(i64, u8)] = &[
     (libc::SYS_mknod, 1),
 ];
 
-/// Calls that open files, by the arguments that are the flags and, where a file is made, the mode.
+/// Calls that open files, with the indices of the flags argument and of the mode argument, which matters only
+/// if the call creates a file.
 #[rustfmt::skip]
 const OPENS: &[(i64, u8, u8)] = &[
     (libc::SYS_openat, 2, 3),
@@ -147,10 +149,11 @@ const OPENS: &[(i64, u8, u8)] = &[
     (libc::SYS_open, 1, 2),
 ];
 
-/// A file is made: `O_CREAT`, or the part of `O_TMPFILE` that is not `O_DIRECTORY`.
+/// Flags that create a file: `O_CREAT`, or the part of `O_TMPFILE` that is not `O_DIRECTORY`.
 const MAKES_FILE: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)).cast_unsigned();
 
-/// Namespaces that `clone` could make. CLONE_NEWTIME shares its bit with the exit signal there.
+/// Namespaces that `clone` could make. CLONE_NEWTIME is not among them: `clone` uses its bit for the exit
+/// signal.
 const NEW_NAMESPACES: u32 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
@@ -160,37 +163,37 @@ const NEW_NAMESPACES: u32 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWCGROUP)
     .cast_unsigned();
 
-/// Puts characters into a terminal as if they were typed; steers the console.
+/// `TIOCSTI` inserts characters into a terminal as if a user typed them. `TIOCLINUX` controls the console.
 const TERMINAL_INJECTION: [u32; 2] = [0x5412, 0x541C];
 
-/// The one socket family that asks which interfaces there are, and its only harmless protocol.
+/// The only harmless protocol of netlink sockets. It lists the network interfaces.
 const NETLINK_ROUTE: u32 = 0;
 
-/// Protocols of internet sockets: whatever the type means by itself, TCP and UDP. Others (MPTCP, SCTP,
-/// DCCP, UDP-Lite, L2TP, ...) are rarely used code of the kernel.
+/// Allowed protocols of internet sockets: the default of the socket type, TCP and UDP. Other protocols
+/// (MPTCP, SCTP, DCCP, UDP-Lite, L2TP, ...) are rarely used kernel code.
 const PROTOCOLS: [i32; 3] = [0, libc::IPPROTO_TCP, libc::IPPROTO_UDP];
 
-/// What a filter depends on.
+/// The properties of a plan that decide which filter it gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct FilterSpec {
     pub sockets: Sockets,
     pub namespaces: Namespaces,
 }
 
-/// Whose processes and shared memory the process can name.
+/// Which processes and shared memory the confined process can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Namespaces {
     Own,
     Machine,
 }
 
-/// Filters that were compiled ahead: of each shape that plans have.
-static COMPILED: OnceLock<Vec<(Shape, Program)>> = OnceLock::new();
+/// Filters that [`warm`] has compiled, one for each specification that plans have.
+static COMPILED: OnceLock<Vec<(FilterSpec, FilterProgram)>> = OnceLock::new();
 
-/// Compiles the filters that plans ask for, for a process whose children will need them.
+/// Compiles the filters of all plans in a zygote, so that its children need not do it.
 pub(crate) fn warm() {
     use self::Namespaces::{Machine, Own};
-    let shapes = [
+    let specs = [
         (UnixSockets::Local, Internet::Own, Own),
         (UnixSockets::Local, Internet::Machine, Own),
         (UnixSockets::None, Internet::Own, Own),
@@ -198,54 +201,57 @@ pub(crate) fn warm() {
         (UnixSockets::None, Internet::None, Machine),
         (UnixSockets::None, Internet::Machine, Machine),
     ];
-    let compiled = shapes.into_iter().filter_map(|(unix, internet, namespaces)| {
-        let shape = Shape { sockets: Sockets { unix, internet }, namespaces };
-        Some((shape, compile_all(shape).ok()?))
+    let compiled = specs.into_iter().filter_map(|(unix, internet, namespaces)| {
+        let spec = FilterSpec { sockets: Sockets { unix, internet }, namespaces };
+        Some((spec, compile_all(spec).ok()?))
     });
     COMPILED.get_or_init(|| compiled.collect());
 }
 
 /// The filter of a confined process.
-pub(crate) fn filter(shape: Shape) -> Result<Program, FilterError> {
-    let ahead = COMPILED.get().and_then(|all| all.iter().find(|(of, _)| *of == shape));
-    match ahead {
+pub(crate) fn filter(spec: FilterSpec) -> Result<FilterProgram, FilterError> {
+    let compiled = COMPILED.get().and_then(|all| all.iter().find(|(of, _)| *of == spec));
+    match compiled {
         Some((_, filter)) => Ok(filter.clone()),
-        None => compile_all(shape),
+        None => compile_all(spec),
     }
 }
 
-/// What is refused of each call; every rule of a call without conditions is a refusal of all of it.
-type Rules = BTreeMap<i64, Vec<Rule>>;
+/// The rules of each call. A rule without conditions refuses the call with any arguments.
+type CallRules = BTreeMap<i64, Vec<FilterRule>>;
 
-fn compile_all(shape: Shape) -> Result<Program, FilterError> {
-    let always = |errno| move |call: i64| (call, vec![Rule { when: vec![], errno }]);
-    let mut rules: Rules = REFUSED.iter().map(|(call, _)| *call).map(always(libc::EPERM)).collect();
-    rules.extend(newer::with(Verdict::Refused).map(always(libc::EPERM)));
-    rules.extend(newer::with(Verdict::Unknown).map(always(libc::ENOSYS)));
-    if shape.namespaces == Namespaces::Machine {
+fn compile_all(spec: FilterSpec) -> Result<FilterProgram, FilterError> {
+    let always = |errno| move |call: i64| (call, vec![FilterRule { when: vec![], errno }]);
+    let mut rules: CallRules =
+        REFUSED.iter().map(|(call, _)| *call).map(always(libc::EPERM)).collect();
+    rules.extend(newer::with(CallVerdict::Refused).map(always(libc::EPERM)));
+    rules.extend(newer::with(CallVerdict::Unknown).map(always(libc::ENOSYS)));
+    if spec.namespaces == Namespaces::Machine {
         rules.extend(REFUSED_SHARED.iter().map(|(call, _)| *call).map(always(libc::EPERM)));
         rules.extend(for_others());
     }
-    if shape.sockets == PAIRS_ONLY {
+    if spec.sockets == PAIRS_ONLY {
         rules.extend(REFUSED_FOR_PAIRS.iter().map(|(call, _)| *call).map(always(libc::EPERM)));
     }
-    rules
-        .insert(libc::SYS_clone, refuse([Condition::HasAny { argument: 0, bits: NEW_NAMESPACES }]));
-    let injection = TERMINAL_INJECTION.map(|value| Condition::Is { argument: 1, value });
+    rules.insert(
+        libc::SYS_clone,
+        refuse([ArgumentCondition::HasAny { argument: 0, bits: NEW_NAMESPACES }]),
+    );
+    let injection = TERMINAL_INJECTION.map(|value| ArgumentCondition::Is { argument: 1, value });
     rules.insert(libc::SYS_ioctl, injection.into_iter().flat_map(|one| refuse([one])).collect());
     rules.insert(libc::SYS_personality, other_personalities());
     rules.insert(libc::SYS_prctl, hiding_itself());
     rules.extend(set_id_modes());
-    rules.extend(refused_sockets(shape.sockets));
+    rules.extend(refused_sockets(spec.sockets));
     compile(&rules)
 }
 
-/// The filter of [`among_twins`], which is compiled once.
-static AMONG_TWINS: OnceLock<Program> = OnceLock::new();
+/// The filter of [`among_twins`], compiled once.
+static AMONG_TWINS: OnceLock<FilterProgram> = OnceLock::new();
 
-/// What twins are refused to do to each other, who have one pid namespace: what signals and tracing do
-/// not cover.
-pub(crate) fn among_twins() -> Result<&'static Program, FilterError> {
+/// The filter that protects twins from each other. Twins share a pid namespace. Landlock restricts signals
+/// and tracing between them; this filter refuses other calls that change a process.
+pub(crate) fn among_twins() -> Result<&'static FilterProgram, FilterError> {
     if let Some(filter) = AMONG_TWINS.get() {
         return Ok(filter);
     }
@@ -253,15 +259,15 @@ pub(crate) fn among_twins() -> Result<&'static Program, FilterError> {
     Ok(AMONG_TWINS.get_or_init(|| filter))
 }
 
-fn compile(rules: &Rules) -> Result<Program, FilterError> {
+fn compile(rules: &CallRules) -> Result<FilterProgram, FilterError> {
     let mut answers = BTreeMap::new();
     let mut programs = Vec::new();
     for (call, rules) in rules {
         let answer = match rules.as_slice() {
-            [Rule { when, errno }] if when.is_empty() => Answer::Refused(*errno),
+            [FilterRule { when, errno }] if when.is_empty() => FilterAnswer::Refused(*errno),
             rules => {
                 programs.push(arguments::program(rules)?);
-                Answer::Asked(programs.len() - 1)
+                FilterAnswer::ByArguments(programs.len() - 1)
             }
         };
         answers.insert(*call, answer);
@@ -269,35 +275,37 @@ fn compile(rules: &Rules) -> Result<Program, FilterError> {
     search::program(&answers, &programs)
 }
 
-/// Refused with EPERM when all of these hold.
-fn refuse<const N: usize>(when: [Condition; N]) -> Vec<Rule> {
-    vec![Rule { when: when.to_vec(), errno: libc::EPERM }]
+/// A rule that refuses a call with EPERM if all conditions hold.
+fn refuse<const N: usize>(when: [ArgumentCondition; N]) -> Vec<FilterRule> {
+    vec![FilterRule { when: when.to_vec(), errno: libc::EPERM }]
 }
 
-fn for_others() -> impl Iterator<Item = (i64, Vec<Rule>)> {
+fn for_others() -> impl Iterator<Item = (i64, Vec<FilterRule>)> {
     REFUSED_FOR_OTHERS.iter().map(|(call, argument, _)| {
-        (*call, refuse([Condition::IsNot { argument: *argument, value: 0 }]))
+        (*call, refuse([ArgumentCondition::IsNot { argument: *argument, value: 0 }]))
     })
 }
 
-/// Emulating other systems turns protections off; asking which one is in force does not.
-fn other_personalities() -> Vec<Rule> {
+/// Other execution domains turn protections off, so setting one is refused. Reading the current one is
+/// allowed.
+fn other_personalities() -> Vec<FilterRule> {
     const ASK: u32 = 0xffff_ffff;
-    refuse([0, ASK].map(|value| Condition::IsNot { argument: 0, value }))
+    refuse([0, ASK].map(|value| ArgumentCondition::IsNot { argument: 0, value }))
 }
 
-/// A process that nobody may look into keeps what it holds from the keeper, who counts it where no
-/// cgroup does.
-fn hiding_itself() -> Vec<Rule> {
-    let set_dumpable = Condition::Is { argument: 0, value: libc::PR_SET_DUMPABLE.cast_unsigned() };
-    refuse([set_dumpable, Condition::Is { argument: 1, value: 0 }])
+/// A process that makes itself unreadable hides its memory from the keeper, which measures it where there is
+/// no cgroup.
+fn hiding_itself() -> Vec<FilterRule> {
+    let set_dumpable =
+        ArgumentCondition::Is { argument: 0, value: libc::PR_SET_DUMPABLE.cast_unsigned() };
+    refuse([set_dumpable, ArgumentCondition::Is { argument: 1, value: 0 }])
 }
 
-fn set_id_modes() -> impl Iterator<Item = (i64, Vec<Rule>)> {
-    let set_id = |argument: u8| Condition::HasAny { argument, bits: SET_ID };
+fn set_id_modes() -> impl Iterator<Item = (i64, Vec<FilterRule>)> {
+    let set_id = |argument: u8| ArgumentCondition::HasAny { argument, bits: SET_ID };
     let modes = MODES.iter().map(move |(call, mode)| (*call, refuse([set_id(*mode)])));
     let opens = OPENS.iter().map(move |(call, flags, mode)| {
-        let makes = Condition::HasAny { argument: *flags, bits: MAKES_FILE };
+        let makes = ArgumentCondition::HasAny { argument: *flags, bits: MAKES_FILE };
         (*call, refuse([makes, set_id(*mode)]))
     });
     modes.chain(opens)
@@ -305,10 +313,10 @@ fn set_id_modes() -> impl Iterator<Item = (i64, Vec<Rule>)> {
 
 const PAIRS_ONLY: Sockets = Sockets { unix: UnixSockets::None, internet: Internet::None };
 
-/// Which calls that make sockets are refused. Pairs stay: a pair names nothing outside. But not pairs
-/// of datagram sockets, where no named unix socket can be made: a datagram can be sent to any path.
-fn refused_sockets(sockets: Sockets) -> Rules {
-    let not = |family: i32| Condition::IsNot { argument: 0, value: family.cast_unsigned() };
+/// The rules for calls that make sockets. Socket pairs stay allowed, because a pair reaches no other process.
+/// If named unix sockets are refused, datagram pairs are refused too: a datagram socket can send to any path.
+fn refused_sockets(sockets: Sockets) -> CallRules {
+    let not = |family: i32| ArgumentCondition::IsNot { argument: 0, value: family.cast_unsigned() };
     let (local, internet) = (sockets.unix == UnixSockets::Local, sockets.internet);
     let families = [
         (libc::AF_UNIX, local),
@@ -318,59 +326,60 @@ fn refused_sockets(sockets: Sockets) -> Rules {
     ];
     let allowed = families.into_iter().filter(|(_, allowed)| *allowed);
     let other_family = allowed.map(|(family, _)| not(family)).collect();
-    let mut socket = vec![Rule { when: other_family, errno: libc::EAFNOSUPPORT }];
+    let mut socket = vec![FilterRule { when: other_family, errno: libc::EAFNOSUPPORT }];
     if internet != Internet::None {
         socket.push(other_protocols(libc::AF_INET, libc::IPPROTO_ICMP, internet));
         socket.push(other_protocols(libc::AF_INET6, libc::IPPROTO_ICMPV6, internet));
         socket.extend([libc::AF_INET, libc::AF_INET6].map(other_types));
     }
     if internet == Internet::Machine {
-        let is_netlink = Condition::Is { argument: 0, value: libc::AF_NETLINK.cast_unsigned() };
-        let not_route = Condition::IsNot { argument: 2, value: NETLINK_ROUTE };
-        socket.push(Rule { when: vec![is_netlink, not_route], errno: libc::EPROTONOSUPPORT });
+        let is_netlink =
+            ArgumentCondition::Is { argument: 0, value: libc::AF_NETLINK.cast_unsigned() };
+        let not_route = ArgumentCondition::IsNot { argument: 2, value: NETLINK_ROUTE };
+        socket.push(FilterRule { when: vec![is_netlink, not_route], errno: libc::EPROTONOSUPPORT });
     }
-    let mut pair = vec![Rule { when: vec![not(libc::AF_UNIX)], errno: libc::EAFNOSUPPORT }];
+    let mut pair = vec![FilterRule { when: vec![not(libc::AF_UNIX)], errno: libc::EAFNOSUPPORT }];
     if !local {
-        // The kernel makes datagram sockets of a pair that asks for SOCK_RAW.
+        // The kernel turns a SOCK_RAW pair into datagram sockets.
         let when = [libc::SOCK_STREAM, libc::SOCK_SEQPACKET].map(is_not_of_type).to_vec();
-        pair.push(Rule { when, errno: libc::ESOCKTNOSUPPORT });
+        pair.push(FilterRule { when, errno: libc::ESOCKTNOSUPPORT });
     }
-    let tcp = Condition::Is { argument: 1, value: libc::IPPROTO_TCP.cast_unsigned() };
-    let ulp = Condition::Is { argument: 2, value: libc::TCP_ULP.cast_unsigned() };
-    // Loads another protocol on top of TCP (TLS, MPTCP, SMC) into the kernel.
-    let ulp = vec![Rule { when: vec![tcp, ulp], errno: libc::ENOPROTOOPT }];
-    Rules::from([
+    let tcp = ArgumentCondition::Is { argument: 1, value: libc::IPPROTO_TCP.cast_unsigned() };
+    let ulp = ArgumentCondition::Is { argument: 2, value: libc::TCP_ULP.cast_unsigned() };
+    // TCP_ULP loads kernel code for another protocol on top of TCP (TLS, MPTCP, SMC).
+    let ulp = vec![FilterRule { when: vec![tcp, ulp], errno: libc::ENOPROTOOPT }];
+    CallRules::from([
         (libc::SYS_socket, socket),
         (libc::SYS_socketpair, pair),
         (libc::SYS_setsockopt, ulp),
     ])
 }
 
-/// Refuses other protocols than the usual ones, and where there is a network its `ping`.
-fn other_protocols(family: i32, ping: i32, internet: Internet) -> Rule {
+/// Refuses all protocols except [`PROTOCOLS`] and, in the machine's network, `ping`.
+fn other_protocols(family: i32, ping: i32, internet: Internet) -> FilterRule {
     let ping = (internet == Internet::Machine).then_some(ping);
-    let mut when = vec![Condition::Is { argument: 0, value: family.cast_unsigned() }];
+    let mut when = vec![ArgumentCondition::Is { argument: 0, value: family.cast_unsigned() }];
     when.extend(
-        PROTOCOLS
-            .into_iter()
-            .chain(ping)
-            .map(|protocol| Condition::IsNot { argument: 2, value: protocol.cast_unsigned() }),
+        PROTOCOLS.into_iter().chain(ping).map(|protocol| ArgumentCondition::IsNot {
+            argument: 2,
+            value: protocol.cast_unsigned(),
+        }),
     );
-    Rule { when, errno: libc::EPROTONOSUPPORT }
+    FilterRule { when, errno: libc::EPROTONOSUPPORT }
 }
 
-/// Refuses internet sockets of other types than the usual ones. With protocol 0 the type alone chooses
-/// one: SCTP for SOCK_SEQPACKET, DCCP for its own type.
-fn other_types(family: i32) -> Rule {
-    let mut when = vec![Condition::Is { argument: 0, value: family.cast_unsigned() }];
+/// Refuses internet sockets of unusual types. With protocol 0 the type chooses the protocol: SOCK_SEQPACKET
+/// means SCTP, SOCK_DCCP means DCCP.
+fn other_types(family: i32) -> FilterRule {
+    let mut when = vec![ArgumentCondition::Is { argument: 0, value: family.cast_unsigned() }];
     when.extend([libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_RAW].map(is_not_of_type));
-    Rule { when, errno: libc::ESOCKTNOSUPPORT }
+    FilterRule { when, errno: libc::ESOCKTNOSUPPORT }
 }
 
-/// The type without its flags is another one.
-fn is_not_of_type(kind: i32) -> Condition {
+/// The socket type, without its flags, is not `kind`.
+fn is_not_of_type(kind: i32) -> ArgumentCondition {
     const TYPE: u32 = 0xf;
-    Condition::MaskedIsNot { argument: 1, mask: TYPE, value: kind.cast_unsigned() }
+    ArgumentCondition::MaskedIsNot { argument: 1, mask: TYPE, value: kind.cast_unsigned() }
 }
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
-//! Starting a confined process: fork, confine, test, run. The caller learns what was enforced, or
-//! which step failed, before this returns.
+//! Starts a confined process: fork, confine, test, run. Before [`spawn`] returns, the caller knows what is
+//! enforced, or which step failed.
 //!
-//! At level `full` three processes are made. The first only makes the namespaces and ends; its two
-//! children are the namespace's init, which reaps and does nothing else, and the worker. Both come
-//! to the caller, who holds everything (`hold`), as their parent ends.
+//! At level `full` this makes three processes. The first one, the intermediate process, makes the namespaces
+//! and exits. Its two children are the init of the pid namespace, which only reaps, and the worker. When the
+//! intermediate process exits, both become children of the caller, because orphans go to the caller
+//! (`procs::hold`).
 
 pub(crate) mod channel;
-mod heard;
+pub(crate) mod descriptors;
 mod init;
-pub(crate) mod places;
+mod startup;
 pub(crate) mod zygote;
 
 use std::ffi::CString;
@@ -26,19 +27,20 @@ use nix::unistd::{ForkResult, fork};
 use rustix::io::FdFlags;
 use windlass_protocol::confinement::{Confinement, Control};
 
-use self::channel::{Channel, Word};
-use self::heard::Heard;
-use self::places::Places;
-use crate::enter::{Failed, FailedAt, PrepareError, Prepared, Step, c_path};
+use self::channel::{Channel, StartupMessage};
+use self::descriptors::WorkerDescriptors;
+use self::startup::StartupReport;
+use crate::enter::{ConfineStep, PrepareError, PreparedPlan, StepError, StepErrorAt, c_path};
 use crate::plan::Plan;
 use windlass_procs::cgroup::joining;
 
-/// How long a process may take from its first fork to its program; a hung mount must not hang us.
+/// How long confining a process may take, from the first fork until its program runs. A mount that hangs must
+/// not block the keeper forever.
 const CONFINE_WAIT: Duration = Duration::from_secs(20);
 
-/// What to start.
+/// A program to start confined.
 #[derive(Debug)]
-pub struct Command<'a> {
+pub struct SpawnCommand<'a> {
     /// The program, by absolute path, and its arguments.
     pub argv: &'a [String],
     /// The whole environment.
@@ -47,36 +49,35 @@ pub struct Command<'a> {
     pub stdin: BorrowedFd<'a>,
     pub stdout: BorrowedFd<'a>,
     pub stderr: BorrowedFd<'a>,
-    /// A descriptor that the program gets under its number.
+    /// A descriptor that the program inherits under the same number.
     pub kept: BorrowedFd<'a>,
-    /// The control groups that it is moved into.
+    /// The cgroups that the process joins.
     pub cgroups: &'a [PathBuf],
     pub plan: &'a Plan,
 }
 
-/// A started process.
+/// A confined process that runs its program.
 #[derive(Debug)]
-pub struct Started {
+pub struct StartedProcess {
     pub pid: u32,
-    /// The first process of its pid namespace, where it has one.
+    /// The init of its pid namespace, if it has one.
     pub init: Option<u32>,
-    /// Processes that move it into its control groups, and exit with 0 when that is done. The kernel
-    /// takes its time for that, some 5 to 10 ms, in which the program can start; but it must not be
-    /// given work before.
+    /// Helper processes that move it into its cgroups, and exit with 0 when that is done. It takes the kernel
+    /// 5 to 10 ms. The program can start meanwhile, but must not get work before.
     pub joining: Vec<u32>,
-    /// The proxy's listener in its network namespace, where the plan has one.
+    /// The proxy's listener in its network namespace, if the plan has one.
     pub listener: Option<OwnedFd>,
     pub confinement: Confinement,
 }
 
-impl Started {
-    /// Ends it: it will be nobody's.
+impl StartedProcess {
+    /// Kills the process and its init.
     pub fn end(self) {
-        Heard::of(self.init.map(u32::cast_signed), Some(self.pid.cast_signed())).end();
+        StartupReport::of(self.init.map(u32::cast_signed), Some(self.pid.cast_signed())).kill();
     }
 }
 
-/// Why nothing was started.
+/// Why a process could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
     #[error("cannot {act}: {cause}")]
@@ -84,46 +85,46 @@ pub enum SpawnError {
     #[error(transparent)]
     Prepare(#[from] PrepareError),
     #[error(transparent)]
-    Confine(FailedAt),
+    Confine(StepErrorAt),
     #[error("the sandbox does not hold: {control} is required, and a canary got through")]
     CanaryThrough { control: Control },
-    #[error("it took longer than {CONFINE_WAIT:?}")]
+    #[error("confining the process took longer than {CONFINE_WAIT:?}")]
     TooSlow,
 }
 
 /// Starts `command`. The caller has one thread, and reaps its children.
-pub fn spawn(command: &Command<'_>) -> Result<Started, SpawnError> {
-    let prepared = Prepared::new(command.plan)?;
-    let ready = Ready::new(command)?;
+pub fn spawn(command: &SpawnCommand<'_>) -> Result<StartedProcess, SpawnError> {
+    let prepared = PreparedPlan::new(command.plan)?;
+    let exec = PreparedCommand::new(command)?;
     let (ours, theirs) = Channel::pair().map_err(setup("make a socket pair"))?;
-    // SAFETY: the caller has one thread, and the child makes system calls only.
+    // SAFETY: the caller has one thread, and the child only makes system calls.
     let child = match unsafe { fork() }.map_err(|errno| setup("fork")(errno.into()))? {
         ForkResult::Child => {
             drop(ours);
             match prepared.needs_namespaces() {
-                true => between(&prepared, &ready, &theirs),
-                false => become_worker(&prepared, &ready, &theirs),
+                true => run_intermediate(&prepared, &exec, &theirs),
+                false => become_worker(&prepared, &exec, &theirs),
             }
         }
         ForkResult::Parent { child } => child,
     };
     drop(theirs);
-    let between = prepared.needs_namespaces();
-    let worker = (!between).then_some(child.as_raw());
-    let heard = Heard::of(None, worker).listen(&ours, command.plan).inspect_err(|_| {
+    let has_intermediate = prepared.needs_namespaces();
+    let worker = (!has_intermediate).then_some(child.as_raw());
+    let report = StartupReport::of(None, worker).listen(&ours, command.plan).inspect_err(|_| {
         let _ = kill(child, Signal::SIGKILL);
     });
-    let joining = match (between, command.cgroups.is_empty()) {
+    let joining = match (has_intermediate, command.cgroups.is_empty()) {
         (true, true) => {
-            // It ends as soon as it has made its two children.
+            // The intermediate process exits as soon as it has made its two children.
             let _ = waitpid(child, None);
             None
         }
         (true, false) => Some(child),
         (false, true) => None,
-        (false, false) => Some(joining::start(&ready.cgroups, child).map_err(setup("fork"))?),
+        (false, false) => Some(joining::start(&exec.cgroups, child).map_err(setup("fork"))?),
     };
-    let mut started = heard?.into_started(command.plan)?;
+    let mut started = report?.into_started(command.plan)?;
     started.joining = joining.map(|pid| pid.as_raw().unsigned_abs()).into_iter().collect();
     Ok(started)
 }
@@ -132,19 +133,19 @@ fn setup(act: &'static str) -> impl Fn(io::Error) -> SpawnError {
     move |cause| SpawnError::Setup { act, cause }
 }
 
-/// Everything that the child needs, laid out before the fork.
-struct Ready<'a> {
-    /// Owns what the pointers below point to.
+/// What the child needs to run its program, prepared before the fork.
+struct PreparedCommand<'a> {
+    /// Owns the strings that the pointers below point to.
     _strings: Vec<CString>,
     argv: Vec<*const libc::c_char>,
     env: Vec<*const libc::c_char>,
     cwd: CString,
     cgroups: Vec<File>,
-    command: &'a Command<'a>,
+    command: &'a SpawnCommand<'a>,
 }
 
-impl<'a> Ready<'a> {
-    fn new(command: &'a Command<'a>) -> Result<Self, SpawnError> {
+impl<'a> PreparedCommand<'a> {
+    fn new(command: &'a SpawnCommand<'a>) -> Result<Self, SpawnError> {
         let nul = |error: std::ffi::NulError| SpawnError::Prepare(error.into());
         let argv: Vec<CString> = command
             .argv
@@ -159,8 +160,8 @@ impl<'a> Ready<'a> {
             .collect::<Result<_, _>>()
             .map_err(nul)?;
         if argv.is_empty() {
-            let cause = io::Error::new(io::ErrorKind::InvalidInput, "no program was named");
-            return Err(setup("start it")(cause));
+            let cause = io::Error::new(io::ErrorKind::InvalidInput, "the command line is empty");
+            return Err(setup("start the program")(cause));
         }
         let cgroups = open_groups(command.cgroups)?;
         let pointers = |strings: &[CString]| {
@@ -177,18 +178,18 @@ impl<'a> Ready<'a> {
     }
 }
 
-/// Opens the member list of each control group.
+/// Opens the process list (`cgroup.procs`) of each cgroup.
 fn open_groups(cgroups: &[PathBuf]) -> Result<Vec<File>, SpawnError> {
     joining::open(cgroups).map_err(setup("open the session's cgroup"))
 }
 
-/// The process between: makes the namespaces, starts their first two processes, moves them into
-/// their control groups, and ends.
-fn between(prepared: &Prepared, ready: &Ready<'_>, channel: &Channel) -> ! {
+/// The intermediate process: makes the namespaces, forks init and the worker, moves them into their cgroups,
+/// and exits.
+fn run_intermediate(prepared: &PreparedPlan, exec: &PreparedCommand<'_>, channel: &Channel) -> ! {
     if let Err(failed) = prepared.make_namespaces() {
         give_up(channel, failed);
     }
-    // SAFETY: one thread, and the child makes system calls only.
+    // SAFETY: this process has one thread, and the child only makes system calls.
     let init = match unsafe { fork() } {
         Ok(ForkResult::Child) => init::run(),
         Ok(ForkResult::Parent { child }) => child,
@@ -196,55 +197,56 @@ fn between(prepared: &Prepared, ready: &Ready<'_>, channel: &Channel) -> ! {
     };
     // SAFETY: as above.
     match unsafe { fork() } {
-        Ok(ForkResult::Child) => become_worker(prepared, ready, channel),
+        Ok(ForkResult::Child) => become_worker(prepared, exec, channel),
         Ok(ForkResult::Parent { child }) => {
-            channel.say(&Word::Pids { init: init.as_raw(), worker: child.as_raw() });
+            channel.send(&StartupMessage::Pids { init: init.as_raw(), worker: child.as_raw() });
             channel.close();
-            joining::join(&ready.cgroups, &[child, init])
+            joining::join(&exec.cgroups, &[child, init])
         }
         Err(errno) => give_up(channel, fork_failed(errno)),
     }
 }
 
-fn fork_failed(errno: nix::errno::Errno) -> Failed {
-    Failed { step: Step::Fork, errno: errno as i32, place: 0 }
+fn fork_failed(errno: nix::errno::Errno) -> StepError {
+    StepError { step: ConfineStep::Fork, errno: errno as i32, index: 0 }
 }
 
-fn give_up(channel: &Channel, failed: Failed) -> ! {
-    channel.say(&Word::Failed(failed));
-    // SAFETY: ends the process without running anything of the caller's.
+fn give_up(channel: &Channel, failed: StepError) -> ! {
+    channel.send(&StartupMessage::Failed(failed));
+    // SAFETY: exits without running any code of the caller.
     unsafe { libc::_exit(127) }
 }
 
 /// Confines this process, tests the sandbox, and runs the program.
-fn become_worker(prepared: &Prepared, ready: &Ready<'_>, channel: &Channel) -> ! {
+fn become_worker(prepared: &PreparedPlan, exec: &PreparedCommand<'_>, channel: &Channel) -> ! {
     let confined = (|| {
-        let command = ready.command;
-        let places = Places {
+        let command = exec.command;
+        let descriptors = WorkerDescriptors {
             stdin: Some(command.stdin),
             stdout: command.stdout,
             stderr: command.stderr,
             kept: command.kept,
         };
         restore_signals();
-        places::take(&places, channel)?;
+        descriptors::install(&descriptors, channel)?;
         rustix::io::fcntl_setfd(command.kept, FdFlags::empty())
-            .map_err(Failed::at(Step::Descriptors))?;
+            .map_err(StepError::at(ConfineStep::Descriptors))?;
         let listener = prepared.confine()?;
         if let Some(listener) = listener {
-            channel.hand_over(b'L', listener.as_fd());
+            channel.send_descriptor(b'L', listener.as_fd());
         }
         let results = prepared.canaries.run();
-        channel.say(&Word::Canaries(results));
+        channel.send(&StartupMessage::Canaries(results));
         if results.required_failed {
-            // SAFETY: ends the process without running anything of the caller's.
+            // SAFETY: exits without running any code of the caller.
             unsafe { libc::_exit(126) }
         }
-        rustix::process::chdir(ready.cwd.as_c_str()).map_err(Failed::at(Step::Directory))?;
-        // SAFETY: the arrays end with null and point into strings that live in `ready`.
-        unsafe { libc::execve(ready.argv[0], ready.argv.as_ptr(), ready.env.as_ptr()) };
+        rustix::process::chdir(exec.cwd.as_c_str())
+            .map_err(StepError::at(ConfineStep::Directory))?;
+        // SAFETY: the arrays end with null and point to strings that `exec` owns.
+        unsafe { libc::execve(exec.argv[0], exec.argv.as_ptr(), exec.env.as_ptr()) };
         let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
-        Err(Failed { step: Step::Execute, errno, place: 0 })
+        Err(StepError { step: ConfineStep::Execute, errno, index: 0 })
     })();
     match confined {
         Ok(()) => unreachable_exit(),
@@ -252,7 +254,8 @@ fn become_worker(prepared: &Prepared, ready: &Ready<'_>, channel: &Channel) -> !
     }
 }
 
-/// The caller takes signals as a descriptor and ignores a broken pipe; the program does not.
+/// Restores the default signal handling: the caller blocks signals (it reads them from a descriptor) and
+/// ignores SIGPIPE.
 fn restore_signals() {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: the default handler runs no code of ours.
@@ -261,6 +264,6 @@ fn restore_signals() {
 }
 
 fn unreachable_exit() -> ! {
-    // SAFETY: ends the process without running anything of the caller's.
+    // SAFETY: exits without running any code of the caller.
     unsafe { libc::_exit(127) }
 }

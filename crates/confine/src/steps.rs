@@ -1,5 +1,7 @@
-//! The data of a plan: every step by which a process is confined, and what is tried inside. The node makes a plan,
-//! the keeper and the worker perform it. This module decides nothing and imports no other module of the crate.
+//! The data of a plan: the steps that confine a process, and the canaries. The node makes a plan; the keeper
+//! and the worker perform it. This module decides nothing and imports no other module of the crate.
+//!
+//! Plans go as JSON to keepers of earlier releases: field names and variant names are part of that format.
 
 mod path_text;
 pub(crate) mod rights;
@@ -10,17 +12,17 @@ use serde::{Deserialize, Serialize};
 use windlass_protocol::confinement::{Control, ControlReport, Isolation};
 use windlass_protocol::policy::UnixSockets;
 
-/// How one session's processes will be confined. Goes from the node to the keeper.
+/// How the processes of one session are confined. The node sends it to the keeper.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub isolation: Isolation,
     pub network: NetworkPlan,
-    /// The mounts of the session's own view of the files, in order. Empty unless the level is full.
+    /// The mounts of the session's view of the files, in order. Empty unless the level is `full`.
     pub view: Vec<Mount>,
     pub landlock: Option<Ruleset>,
     pub sockets: Option<Sockets>,
     pub rlimits: Vec<Rlimit>,
-    /// What is tried inside before the worker starts.
+    /// Forbidden operations that the confined process tries before the worker starts.
     pub canaries: Vec<Canary>,
     pub controls: Vec<ControlReport>,
     pub required: Vec<Control>,
@@ -29,74 +31,75 @@ pub struct Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkPlan {
-    /// The machine's own network.
+    /// The machine's network namespace.
     Machine,
-    /// A namespace with nothing but a loopback device.
+    /// A new network namespace with only a loopback device.
     Own,
-    /// The same, with the proxy's listener in it.
+    /// A new network namespace with a loopback device and the proxy's listener.
     Proxy,
 }
 
-/// One step towards the view.
+/// One step that builds the view.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "mount", rename_all = "snake_case")]
 pub enum Mount {
-    /// The machine's files as they are.
-    Machine { access: Access },
-    /// An empty directory as root; what can be read is bound into it.
+    /// The whole machine as the root of the view.
+    Machine { access: MountAccess },
+    /// An empty directory as the root of the view. Later steps bind the readable paths into it.
     Empty,
-    /// A part of the machine's files, at its own place.
+    /// A path of the machine, bound at the same path.
     Bind {
         #[serde(with = "path_text")]
         path: PathBuf,
-        kind: Kind,
-        access: Access,
+        kind: PathKind,
+        access: MountAccess,
     },
-    /// What is at a path inside a writable part of the view, mounted on itself, so that it can be
-    /// neither replaced, renamed nor removed. A link stays a link.
+    /// A file, directory or symlink in a writable part of the view, mounted on itself: the session cannot
+    /// replace, rename or remove it. A symlink is not followed.
     Hold {
         #[serde(with = "path_text")]
         path: PathBuf,
-        access: Access,
+        access: MountAccess,
     },
-    /// A fresh directory that ends with the session.
+    /// A new, empty directory that exists only in the session.
     Private {
         #[serde(with = "path_text")]
         path: PathBuf,
         bytes: Option<u64>,
         mode: u32,
     },
-    /// Nothing to see here.
+    /// An empty, unreadable file or directory in place of a hidden path.
     Hide {
         #[serde(with = "path_text")]
         path: PathBuf,
-        kind: Kind,
+        kind: PathKind,
     },
-    /// A socket of somebody else, or a directory full of them: covered if it is still there.
+    /// The same for a socket of another program, or a directory full of such sockets. Skipped if it has been
+    /// removed.
     Cover {
         #[serde(with = "path_text")]
         path: PathBuf,
     },
-    /// An otherwise empty place for what is bound into a hidden directory.
+    /// An empty directory in place of a hidden one, into which later steps bind visible paths.
     Shell {
         #[serde(with = "path_text")]
         path: PathBuf,
     },
-    /// A link at the root of an otherwise empty view.
+    /// A symlink in a directory that the view has built itself.
     Link {
         #[serde(with = "path_text")]
         path: PathBuf,
         #[serde(with = "path_text")]
         target: PathBuf,
     },
-    /// Harmless devices, terminals of its own, `/dev/shm`.
+    /// A private `/dev`: harmless devices, private terminals and `/dev/shm`.
     Devices { shm_bytes: Option<u64> },
-    /// The processes of the session's own pid namespace.
+    /// A `/proc` of the session's pid namespace.
     Processes,
 }
 
 impl Mount {
-    /// What it is mounted at, where that is not fixed.
+    /// The path that the step mounts at; `None` for steps with a fixed path.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Bind { path, .. }
@@ -116,49 +119,53 @@ impl Mount {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Access {
+pub enum MountAccess {
     Read,
     Write,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum PathKind {
     Directory,
     File,
 }
 
-/// A Landlock ruleset: what it rules over, and what it lets through below which path.
+/// A Landlock ruleset. It forbids the rights that it handles, except where a rule allows them. The bits are
+/// those of `steps::rights`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ruleset {
+    /// The handled file rights.
     pub files: u64,
+    /// The handled network rights.
     pub network: u64,
     pub scopes: u64,
-    pub rules: Vec<Rule>,
+    pub rules: Vec<LandlockRule>,
 }
 
+/// Allows these file rights at and below a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rule {
+pub struct LandlockRule {
     #[serde(with = "path_text")]
     pub path: PathBuf,
     pub access: u64,
 }
 
-/// Which sockets the code can make, besides pairs of unix sockets that are connected to each other.
+/// Which sockets the session can make, besides connected pairs of unix sockets (`socketpair`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sockets {
     pub unix: UnixSockets,
     pub internet: Internet,
 }
 
-/// Which internet sockets the code can make.
+/// Which internet sockets the session can make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Internet {
     None,
-    /// In a network namespace of its own, where they lead nowhere.
+    /// Sockets in the session's network namespace, which has no route out.
     Own,
-    /// In the machine's network, and the code can ask which interfaces there are.
+    /// Sockets in the machine's network namespace. The session can also list the network interfaces.
     Machine,
 }
 
@@ -179,7 +186,7 @@ pub enum Resource {
     CoreDump,
 }
 
-/// Something forbidden, tried inside the sandbox before the worker starts.
+/// A forbidden operation that the confined process tries before the worker starts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Canary {
     pub control: Control,
@@ -199,7 +206,7 @@ pub enum Attempt {
         #[serde(with = "path_text")]
         path: PathBuf,
     },
-    /// Make a file in a directory.
+    /// Create a file in a directory.
     Create {
         #[serde(with = "path_text")]
         directory: PathBuf,
@@ -209,15 +216,15 @@ pub enum Attempt {
         #[serde(with = "path_text")]
         path: PathBuf,
     },
-    /// Find a route to an address outside (no packet is sent).
+    /// Find a route to an external address; no packet is sent.
     Route,
-    /// Talk to the kernel's network configuration.
+    /// Open a netlink socket.
     Netlink,
-    /// Make a unix socket that can be connected or sent from.
+    /// Make a unix socket that can connect, or send to any path.
     UnixSocket,
-    /// Look for the process that started us.
+    /// Signal the process that started this one.
     SignalParent,
-    /// Have any capability, or the way to one.
+    /// Have a capability, or be able to gain one.
     Capability,
     /// Make a user namespace.
     UserNamespace,
@@ -226,7 +233,7 @@ pub enum Attempt {
     Keyring,
     IoUring,
     SharedMemory,
-    /// Any other call, with arguments that it refuses by itself too.
+    /// Any other system call, with arguments that make it fail without a filter too.
     Call {
         name: String,
         number: i64,

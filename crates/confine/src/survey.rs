@@ -1,9 +1,9 @@
-//! What the files around one session are like: gathered before planning, so that planning itself
-//! touches nothing. All paths come out absolute and free of symbolic links.
+//! Reads the state of the files around one session, before planning, so that planning itself touches no file.
+//! Every path in a survey is absolute and contains no symlink.
 
-pub mod around;
 pub mod homes;
 pub mod names;
+pub mod shared;
 mod sockets;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,97 +13,101 @@ use std::sync::Arc;
 
 use windlass_protocol::policy::{Network, Policy, UnixSockets, expand_home};
 
-use self::around::{Around, Kept};
-use self::names::{Names, Protected};
-use crate::plan::Kind;
+use self::names::ProtectedNames;
+use self::shared::{SharedSurvey, SurveyCache};
+pub use self::sockets::SocketCovers;
+use self::sockets::VisibleFiles;
+use crate::plan::PathKind;
 
-/// Entries that are looked at beside one hidden path; a directory with more is not readable around
-/// it (level `landlock` only).
+/// Maximum number of entries that are read from one directory above a hidden path (level `landlock` only). A
+/// directory with more entries is not readable around the hidden path.
 const SIBLINGS_MAX: usize = 4096;
 
-/// Entries of a home that are bound into a view one by one. In a home with more, hidden paths are
-/// covered where they are.
+/// Maximum number of entries of a home that are bound into a view one by one. In a home with more entries,
+/// the view covers the hidden paths instead.
 const OPENED_MAX: usize = 512;
 
-/// What a survey is asked about.
+/// The input of a survey: the session's directories and what the node knows about the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Site {
+pub struct SurveyInput {
     pub workspace: PathBuf,
-    /// The worker's own program. The node lays it out below its state directory, which it hides; it
-    /// is the only thing that can be read inside of what is hidden.
+    /// The worker's program files. They lie below the node's state directory, which is hidden; they are the
+    /// only readable paths inside a hidden path.
     pub program: Option<PathBuf>,
-    /// What the worker needs to read besides: its interpreter, if that may be trusted. It can be
-    /// read outside of the readable roots, and never where it is hidden.
+    /// Other paths that the worker must read: its interpreter, if the node trusts it. They are readable
+    /// outside the readable roots, but never inside a hidden path.
     pub needed: Vec<PathBuf>,
-    /// What the node hides of itself.
+    /// The node's own directories, which sessions must not see.
     pub hidden: Vec<PathBuf>,
     pub home: Option<PathBuf>,
-    /// The session's temporary directory, for the level that has no private `/tmp`.
+    /// The session's temporary directory. Only level `landlock` uses it: it has no private `/tmp`.
     pub tmp: Option<PathBuf>,
-    /// Where the workspaces of its twins will be.
+    /// The directory that holds the workspaces of the session's twins.
     pub family: Option<PathBuf>,
-    /// The workspace was made for the session just now: nothing is in it, and no shell, agent or editor
-    /// of anybody works there.
+    /// The node has just made the workspace for this session: it is empty, and no shell, agent or editor of
+    /// a user works in it.
     pub workspace_is_new: bool,
     /// Home directories of the machine's users, as real paths.
     pub homes: Vec<PathBuf>,
     /// Directories of programs on PATH, as real paths.
     pub programs: Vec<PathBuf>,
-    /// The protected names, where they were looked at already.
-    pub names: Option<Names>,
+    /// The protected names, if the caller has already looked them up.
+    pub names: Option<ProtectedNames>,
 }
 
-/// What planning knows of the files around a session.
+/// The state of the files around a session: the input of planning.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct FileSurvey {
     pub workspace: PathBuf,
     pub tmp: Option<PathBuf>,
     pub family: Option<PathBuf>,
     pub program: Option<PathBuf>,
-    /// As asked for; [`Place::needed`] leaves out what is hidden.
+    /// As in [`SurveyInput::needed`]; [`FileSurvey::needed`] leaves out hidden paths.
     pub needed: Vec<PathBuf>,
     pub readable: Vec<PathBuf>,
     pub writable: Vec<PathBuf>,
     /// Hidden paths that exist.
-    pub hidden: BTreeMap<PathBuf, Kind>,
-    /// Sockets of others that the session could reach by a path, and directories full of them.
-    pub sockets: Vec<PathBuf>,
-    /// Sockets of others that are not among these, because there are too many.
-    pub uncovered_sockets: usize,
-    /// Protected paths, and what is there.
-    pub protected: BTreeMap<PathBuf, Protected>,
-    /// Why some protected names cannot be held.
-    pub unheld: Option<String>,
-    /// Fixed places of the system that exist.
-    pub system: BTreeMap<PathBuf, Kind>,
-    /// For each directory above a hidden path: what else is in it.
-    pub siblings: BTreeMap<PathBuf, BTreeSet<PathBuf>>,
-    /// For each directory of the user's home that may come to hold a hidden path: what is in it.
-    pub opened: BTreeMap<PathBuf, BTreeMap<PathBuf, Entry>>,
-    /// Links at the root of the machine: `/bin` and its like.
-    pub links: BTreeMap<PathBuf, PathBuf>,
-    /// Processes of this user at this moment.
+    pub hidden: BTreeMap<PathBuf, PathKind>,
+    pub sockets: SocketCovers,
+    pub names: ProtectedNames,
+    pub layout: MachineLayout,
+    /// Number of threads that run with this user's id.
     pub user_processes: u64,
+}
+
+/// The parts of the machine's directory tree that planning needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MachineLayout {
+    /// The paths of `SYSTEM` that exist.
+    pub system: BTreeMap<PathBuf, PathKind>,
+    /// For each directory above a hidden path: its entries. Only level `landlock` needs them.
+    pub siblings: BTreeMap<PathBuf, BTreeSet<PathBuf>>,
+    /// For each directory of the user's home in which a hidden path may appear: its entries. Only level
+    /// `full` needs them.
+    pub opened: BTreeMap<PathBuf, BTreeMap<PathBuf, DirectoryEntry>>,
+    /// Symlinks in `/`, such as `/bin`, with their targets.
+    pub links: BTreeMap<PathBuf, PathBuf>,
 }
 
 /// Why a session cannot read a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unreadable {
-    /// This hidden path is the path, or holds it.
+    /// The path is this hidden path or lies below it.
     Hidden(PathBuf),
-    /// The session has a private directory in its place.
+    /// The session has a private directory at this path.
     Private(PathBuf),
-    /// No readable path holds it.
+    /// No readable path contains it.
     NotListed,
 }
 
-impl Place {
-    /// What the worker needs and may have: nothing that is hidden becomes readable by being needed.
+impl FileSurvey {
+    /// The needed paths without the hidden ones: a hidden path does not become readable because the worker
+    /// needs it.
     pub fn needed(&self) -> impl Iterator<Item = &PathBuf> {
         self.needed.iter().filter(|path| !path.ancestors().any(|at| self.hidden.contains_key(at)))
     }
 
-    /// Whether the session can read `path`, which is absolute and free of symbolic links.
+    /// Whether the session can read `path`, which is absolute and contains no symlink.
     pub fn check_readable(&self, path: &Path) -> Result<(), Unreadable> {
         let own = [Some(&self.workspace), self.family.as_ref(), self.program.as_ref()];
         let shown = self.readable.iter().chain(&self.writable).chain(own.into_iter().flatten());
@@ -124,17 +128,18 @@ impl Place {
     }
 }
 
-/// Places of the system that a session has of its own.
+/// Directories of the machine that a session sees as private, empty ones.
 const PRIVATE: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
 
-/// What is in a directory.
+/// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Entry {
-    Real(Kind),
+pub enum DirectoryEntry {
+    Real(PathKind),
+    /// A symlink with its target.
     Link(PathBuf),
 }
 
-/// Places of the system that are treated specially where they exist.
+/// Paths of the machine that every plan treats specially where they exist.
 pub(crate) const SYSTEM: [&str; 11] = [
     "/tmp",
     "/var/tmp",
@@ -149,47 +154,47 @@ pub(crate) const SYSTEM: [&str; 11] = [
     "/sys/power",
 ];
 
-/// How much there is to find out.
+/// How much a survey reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// What a view of its own needs.
+    /// What level `full` needs, where the session gets a view.
     View,
-    /// What rules on the machine's own files need besides: what lies around hidden paths, and how
-    /// many processes the user has.
+    /// What level `landlock` needs: also the entries around hidden paths, and the number of processes of this
+    /// user.
     Rules,
 }
 
-/// Looks at the files that a policy speaks of.
-pub fn survey(policy: &Policy, site: &Site, depth: Depth) -> Place {
-    place(policy, site, depth, &Around::look(policy, site))
+/// Surveys the files that a policy names.
+pub fn survey(policy: &Policy, input: &SurveyInput, depth: Depth) -> FileSurvey {
+    complete(policy, input, depth, &SharedSurvey::read(policy, input))
 }
 
-/// The same, where most of it may be known already; and what of it was the same for others.
+/// The same as [`survey()`], with the shared part from the cache where it still holds. Also returns the
+/// shared part.
 pub fn survey_with(
-    kept: &Kept,
+    cache: &SurveyCache,
     policy: &Policy,
-    site: &Site,
+    input: &SurveyInput,
     depth: Depth,
-) -> (Place, Arc<Around>) {
-    let around = kept.around(policy, site);
-    (place(policy, site, depth, &around), around)
+) -> (FileSurvey, Arc<SharedSurvey>) {
+    let shared = cache.survey(policy, input);
+    (complete(policy, input, depth, &shared), shared)
 }
 
-/// The protected names that a session with this policy would have at this site.
-pub fn names_at(policy: &Policy, site: &Site) -> Names {
-    let workspace = real(&site.workspace).unwrap_or_else(|| site.workspace.clone());
-    let home = site.home.as_deref();
+/// The protected names of a session with this policy and input.
+pub fn names_at(policy: &Policy, input: &SurveyInput) -> ProtectedNames {
+    let workspace = real(&input.workspace).unwrap_or_else(|| input.workspace.clone());
+    let home = input.home.as_deref();
     let writable: Vec<PathBuf> = policy
         .writable
         .iter()
         .filter_map(|path| expand_home(path, home))
         .filter_map(|path| real(&path))
         .collect();
-    names::look(policy, site, &workspace, &writable)
+    names::find(policy, input, &workspace, &writable)
 }
 
-/// Directories that a policy names besides the root of the machine. Naming one allows the unix sockets
-/// directly in it.
+/// Directories that a policy names, without `/`. Naming a directory allows the unix sockets directly in it.
 pub(crate) fn named_directories<'a>(
     readable: &'a [PathBuf],
     writable: &'a [PathBuf],
@@ -197,63 +202,72 @@ pub(crate) fn named_directories<'a>(
     readable.iter().chain(writable).map(PathBuf::as_path).filter(|path| *path != Path::new("/"))
 }
 
-fn place(policy: &Policy, site: &Site, depth: Depth, around: &Around) -> Place {
-    let workspace = real(&site.workspace).unwrap_or_else(|| site.workspace.clone());
-    let hidden = around.hidden.clone();
-    let family = site.family.as_deref().and_then(real);
-    // Sockets that could reach another are refused altogether without a view, or where the policy
-    // says so.
+/// Adds to a shared survey what depends on the session.
+fn complete(
+    policy: &Policy,
+    input: &SurveyInput,
+    depth: Depth,
+    shared: &SharedSurvey,
+) -> FileSurvey {
+    let workspace = real(&input.workspace).unwrap_or_else(|| input.workspace.clone());
+    let hidden = shared.hidden.clone();
+    let family = input.family.as_deref().and_then(real);
+    // Without a view, or where the policy says so, seccomp refuses every unix socket that could reach another
+    // process. Then no socket needs a cover.
     let sockets = match (depth, policy.unix_sockets) {
         (Depth::View, UnixSockets::Local) => {
             let own = std::iter::once(&workspace).chain(&family);
-            let shown = around.program.iter().chain(&around.needed).chain(&around.readable);
-            let shown = shown.chain(&around.writable);
+            let shown = shared.program.iter().chain(&shared.needed).chain(&shared.readable);
+            let shown = shown.chain(&shared.writable);
             let shown: Vec<&Path> = own.chain(shown).map(PathBuf::as_path).collect();
-            let named: Vec<&Path> = named_directories(&around.readable, &around.writable).collect();
-            let (opened, named) = (&around.opened, &named);
-            sockets::reachable(&sockets::Sight { shown: &shown, named, opened, hidden: &hidden })
+            let named: Vec<&Path> = named_directories(&shared.readable, &shared.writable).collect();
+            let (opened, named) = (&shared.opened, &named);
+            sockets::reachable(&VisibleFiles { shown: &shown, named, opened, hidden: &hidden })
         }
-        (Depth::Rules, _) | (_, UnixSockets::None) => sockets::Found::default(),
+        (Depth::Rules, _) | (_, UnixSockets::None) => SocketCovers::default(),
     };
-    let look = || names::look(policy, site, &workspace, &around.writable);
-    let Names { protected, unheld } = site.names.clone().unwrap_or_else(look);
+    let find = || names::find(policy, input, &workspace, &shared.writable);
+    let names = input.names.clone().unwrap_or_else(find);
     let (opened, siblings, user_processes) = match depth {
-        Depth::View => (around.opened.clone(), BTreeMap::new(), 0),
+        Depth::View => (shared.opened.clone(), BTreeMap::new(), 0),
         Depth::Rules => {
-            let siblings = siblings(hidden.keys().chain(around.system.keys()));
+            let siblings = siblings(hidden.keys().chain(shared.system.keys()));
             (BTreeMap::new(), siblings, user_processes())
         }
     };
-    Place {
+    FileSurvey {
         workspace,
-        tmp: site.tmp.as_deref().and_then(real),
+        tmp: input.tmp.as_deref().and_then(real),
         family,
-        program: around.program.clone(),
-        needed: around.needed.clone(),
-        readable: around.readable.clone(),
-        writable: around.writable.clone(),
+        program: shared.program.clone(),
+        needed: shared.needed.clone(),
+        readable: shared.readable.clone(),
+        writable: shared.writable.clone(),
         hidden,
-        sockets: sockets.covered,
-        uncovered_sockets: sockets.left,
-        protected,
-        unheld,
-        system: around.system.clone(),
-        siblings,
-        opened,
-        links: around.links.clone(),
+        sockets,
+        names,
+        layout: MachineLayout {
+            system: shared.system.clone(),
+            siblings,
+            opened,
+            links: shared.links.clone(),
+        },
         user_processes,
     }
 }
 
-/// What lies around the policy's hidden paths in the user's home, whether they exist or not: there
-/// they come and go while a session lives, and each is replaced now and then.
-fn opened(policy: &Policy, home: Option<&Path>) -> BTreeMap<PathBuf, BTreeMap<PathBuf, Entry>> {
+/// The entries of each directory of the user's home that may hold a hidden path, whether the hidden path
+/// exists or not: hidden paths in a home appear, disappear and are replaced while a session lives.
+fn opened(
+    policy: &Policy,
+    home: Option<&Path>,
+) -> BTreeMap<PathBuf, BTreeMap<PathBuf, DirectoryEntry>> {
     let Some(home) = home.and_then(real) else { return BTreeMap::new() };
     let mut found = BTreeMap::new();
     for hidden in policy.hidden.iter().filter_map(|path| expand_home(path, Some(&home))) {
         let above = hidden.ancestors().skip(1).take_while(|above| above.starts_with(&home));
         for directory in above {
-            // A link is bound as what it stands for; only real directories are opened up.
+            // A view shows a symlink as a symlink. Only the entries of real directories are listed.
             if !found.contains_key(directory) && real(directory).as_deref() == Some(directory) {
                 found.insert(directory.to_owned(), entries_with_kinds(directory));
             }
@@ -263,31 +277,32 @@ fn opened(policy: &Policy, home: Option<&Path>) -> BTreeMap<PathBuf, BTreeMap<Pa
     if all > OPENED_MAX { BTreeMap::new() } else { found }
 }
 
-/// What can be bound or linked to; sockets, pipes and devices of others cannot.
-fn entries_with_kinds(directory: &Path) -> BTreeMap<PathBuf, Entry> {
+/// The entries of a directory that a view can show: directories, files and symlinks. Sockets, pipes and
+/// devices are left out.
+fn entries_with_kinds(directory: &Path) -> BTreeMap<PathBuf, DirectoryEntry> {
     let Ok(entries) = std::fs::read_dir(directory) else { return BTreeMap::new() };
     let entry = |entry: std::fs::DirEntry| {
         let (path, kind) = (entry.path(), entry.file_type().ok()?);
         let entry = if kind.is_symlink() {
-            Entry::Link(path.read_link().ok()?)
+            DirectoryEntry::Link(path.read_link().ok()?)
         } else if kind.is_dir() {
-            Entry::Real(Kind::Directory)
+            DirectoryEntry::Real(PathKind::Directory)
         } else {
-            kind.is_file().then_some(Entry::Real(Kind::File))?
+            kind.is_file().then_some(DirectoryEntry::Real(PathKind::File))?
         };
         Some((path, entry))
     };
     entries.flatten().take(OPENED_MAX + 1).filter_map(entry).collect()
 }
 
-/// What must be readable wherever it lies, by name: what the worker needs, and how names are found
-/// where there is a network to find them on.
-fn needed(policy: &Policy, site: &Site) -> Vec<PathBuf> {
+/// Paths that must be readable wherever they lie: the needed paths, and the resolver's configuration where
+/// the session has a network.
+fn needed(policy: &Policy, input: &SurveyInput) -> Vec<PathBuf> {
     let resolver = (policy.network == Network::Open).then(|| PathBuf::from("/etc/resolv.conf"));
-    site.needed.iter().cloned().chain(resolver).collect()
+    input.needed.iter().cloned().chain(resolver).collect()
 }
 
-/// The links at the root, for a view that is not the whole machine's.
+/// The symlinks in `/`, for a view that does not show the whole machine.
 fn root_links(policy: &Policy) -> BTreeMap<PathBuf, PathBuf> {
     if policy.readable.iter().any(|path| path == "/") {
         return BTreeMap::new();
@@ -300,15 +315,15 @@ fn real(path: &Path) -> Option<PathBuf> {
     std::fs::canonicalize(path).ok()
 }
 
-fn with_kind(path: &Path) -> Option<(PathBuf, Kind)> {
-    // Most of what is asked for does not exist: one look tells, and following links takes many.
+fn with_kind(path: &Path) -> Option<(PathBuf, PathKind)> {
+    // Most of these paths do not exist. One system call finds that out; resolving a path takes many.
     path.symlink_metadata().ok()?;
     let real = real(path)?;
-    let kind = if real.is_dir() { Kind::Directory } else { Kind::File };
+    let kind = if real.is_dir() { PathKind::Directory } else { PathKind::File };
     Some((real, kind))
 }
 
-/// Everything beside the hidden paths, in each directory from the root down to them.
+/// The entries of every directory above a hidden path.
 fn siblings<'a>(hidden: impl Iterator<Item = &'a PathBuf>) -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
     let mut found = BTreeMap::new();
     for path in hidden {
@@ -328,7 +343,8 @@ fn entries(directory: &Path) -> BTreeSet<PathBuf> {
     if all.len() > SIBLINGS_MAX { BTreeSet::new() } else { all }
 }
 
-/// Processes with our user id: where the kernel counts all of a user's against one limit.
+/// The number of threads with our user id: without a user namespace the kernel counts all of them against
+/// `RLIMIT_NPROC`.
 fn user_processes() -> u64 {
     let Ok(entries) = std::fs::read_dir("/proc") else { return 0 };
     let me = rustix::process::getuid().as_raw();
@@ -336,7 +352,7 @@ fn user_processes() -> u64 {
         entry.file_name().to_str()?.parse::<u32>().ok()?;
         (entry.metadata().ok()?.uid() == me).then_some(())?;
         let tasks = std::fs::metadata(entry.path().join("task")).ok()?;
-        // A directory's links: itself, its parent, and one for each thread.
+        // The link count of `task`: itself, its parent, and one for each thread.
         Some(tasks.nlink().saturating_sub(2).max(1))
     };
     entries.flatten().filter_map(|entry| threads(&entry)).sum()
@@ -345,6 +361,7 @@ fn user_processes() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::survey::names::ProtectedEntry;
 
     #[test]
     fn a_survey_finds_what_exists_and_follows_links() {
@@ -356,14 +373,17 @@ mod tests {
         std::fs::create_dir_all(root.join("work/.git")).unwrap();
         std::fs::write(home.join(".netrc"), "x").unwrap();
         let policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
-        let site =
-            Site { workspace: root.join("work"), home: Some(home.clone()), ..Site::default() };
-        let place = survey(&policy, &site, Depth::Rules);
-        assert_eq!(place.hidden.get(&home.join("keys")), Some(&Kind::Directory));
-        assert_eq!(place.hidden.get(&home.join(".netrc")), Some(&Kind::File));
-        assert!(!place.hidden.contains_key(&home.join(".aws")));
-        let git = Protected::Real(Kind::Directory);
-        assert_eq!(place.protected.get(&root.join("work/.git")), Some(&git));
-        assert!(place.siblings[&home].contains(&home.join("keys")));
+        let input = SurveyInput {
+            workspace: root.join("work"),
+            home: Some(home.clone()),
+            ..SurveyInput::default()
+        };
+        let found = survey(&policy, &input, Depth::Rules);
+        assert_eq!(found.hidden.get(&home.join("keys")), Some(&PathKind::Directory));
+        assert_eq!(found.hidden.get(&home.join(".netrc")), Some(&PathKind::File));
+        assert!(!found.hidden.contains_key(&home.join(".aws")));
+        let git = ProtectedEntry::Real(PathKind::Directory);
+        assert_eq!(found.names.protected.get(&root.join("work/.git")), Some(&git));
+        assert!(found.layout.siblings[&home].contains(&home.join("keys")));
     }
 }

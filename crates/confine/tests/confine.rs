@@ -1,22 +1,23 @@
-//! Real processes under real plans: what a confined program can do and what it is refused. One
-//! program per test; the contract has the whole list.
+//! Runs real processes under real plans: what a confined program can do, and what is refused. Each test runs
+//! one program; the contract has the whole list.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::Read;
 use std::os::fd::AsFd;
 
-use windlass_confine::plan::{Kind, Mount};
+use windlass_confine::plan::{Mount, PathKind};
 use windlass_confine::{
-    Command, Depth, Machine, Plan, Site, SpawnError, Started, plan, spawn, survey,
+    Depth, MachineSupport, Plan, SpawnCommand, SpawnError, StartedProcess, SurveyInput, plan,
+    spawn, survey,
 };
 use windlass_protocol::confinement::{Control, ControlState, Isolation};
 use windlass_protocol::policy::{Policy, PolicyRequest};
 
-struct Stage {
+struct ConfinedHome {
     home: tempfile::TempDir,
 }
 
-impl Stage {
+impl ConfinedHome {
     fn new() -> Self {
         rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1)).unwrap();
         let home = tempfile::tempdir_in("/var").or_else(|_| tempfile::tempdir()).unwrap();
@@ -26,29 +27,29 @@ impl Stage {
         Self { home }
     }
 
-    fn site(&self) -> Site {
-        Site {
+    fn survey_input(&self) -> SurveyInput {
+        SurveyInput {
             workspace: self.home.path().join("work"),
             home: Some(self.home.path().to_owned()),
-            ..Site::default()
+            ..SurveyInput::default()
         }
     }
 
-    fn run(&self, request: &str, code: &str) -> Ran {
+    fn run(&self, request: &str, code: &str) -> ProgramRun {
         let policy = serde_json::from_str::<PolicyRequest>(request).unwrap().resolve().unwrap();
         self.run_policy(&policy, code)
     }
 
-    fn run_policy(&self, policy: &Policy, code: &str) -> Ran {
-        let place = survey(policy, &self.site(), Depth::Rules);
-        self.run_plan(&plan(policy, &Machine::detect(), &place).unwrap(), code).unwrap()
+    fn run_policy(&self, policy: &Policy, code: &str) -> ProgramRun {
+        let found = survey(policy, &self.survey_input(), Depth::Rules);
+        self.run_plan(&plan(policy, &MachineSupport::detect(), &found).unwrap(), code).unwrap()
     }
 
-    fn run_plan(&self, plan: &Plan, code: &str) -> Result<Ran, SpawnError> {
+    fn run_plan(&self, plan: &Plan, code: &str) -> Result<ProgramRun, SpawnError> {
         let null = std::fs::File::open("/dev/null").unwrap();
         let (mut out, out_end) = std::io::pipe().unwrap();
         let argv = ["/usr/bin/python3", "-Ic", code].map(str::to_owned);
-        let command = Command {
+        let command = SpawnCommand {
             argv: &argv,
             env: &[],
             cwd: &self.home.path().join("work"),
@@ -64,16 +65,16 @@ impl Stage {
         let mut said = String::new();
         out.read_to_string(&mut said).unwrap();
         end(&started);
-        Ok(Ran { said, started })
+        Ok(ProgramRun { said, started })
     }
 }
 
-struct Ran {
+struct ProgramRun {
     said: String,
-    started: Started,
+    started: StartedProcess,
 }
 
-fn end(started: &Started) {
+fn end(started: &StartedProcess) {
     let pids = [Some(started.pid), started.init];
     for pid in pids.into_iter().flatten() {
         let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
@@ -104,7 +105,7 @@ attempt("process", lambda: os.waitpid(os.fork() or os._exit(0), 0)[1])
 
 #[test]
 fn a_workspace_session_at_level_full_is_confined() {
-    let stage = Stage::new();
+    let stage = ConfinedHome::new();
     let ran = stage.run(r#"{"isolation": "full"}"#, PROBE);
     expect_test::expect![[r#"
         own file -> 1
@@ -126,7 +127,7 @@ fn a_workspace_session_at_level_full_is_confined() {
 
 #[test]
 fn a_workspace_session_at_level_landlock_is_confined() {
-    let stage = Stage::new();
+    let stage = ConfinedHome::new();
     let ran = stage.run(r#"{"isolation": "landlock"}"#, PROBE);
     expect_test::expect![[r#"
         own file -> 1
@@ -147,7 +148,7 @@ fn a_workspace_session_at_level_landlock_is_confined() {
     assert_eq!(state, Some(ControlState::NotEnforced));
 }
 
-fn assert_tested(started: &Started, controls: &[Control]) {
+fn assert_tested(started: &StartedProcess, controls: &[Control]) {
     for control in controls {
         let report = started.confinement.controls.iter().find(|one| one.control == *control);
         let report = report.expect("every control is reported");
@@ -157,8 +158,8 @@ fn assert_tested(started: &Started, controls: &[Control]) {
 }
 
 #[test]
-fn the_level_none_confines_nothing_and_says_so() {
-    let stage = Stage::new();
+fn the_level_none_confines_nothing_and_reports_it() {
+    let stage = ConfinedHome::new();
     let ran = stage.run(
         r#"{"isolation": "none"}"#,
         "import os; print(open(os.path.dirname(os.getcwd()) + '/.ssh/id').read())",
@@ -170,8 +171,8 @@ fn the_level_none_confines_nothing_and_says_so() {
 }
 
 #[test]
-fn a_list_of_readable_roots_is_all_that_is_there() {
-    let stage = Stage::new();
+fn a_view_with_readable_roots_contains_nothing_else() {
+    let stage = ConfinedHome::new();
     let request = r#"{"isolation": "full", "readable": ["/usr", "/lib", "/lib64", "/etc/ssl"]}"#;
     let ran = stage.run(request, "import os; print(sorted(os.listdir('/')), os.listdir('/etc'))");
     assert!(!ran.said.contains("root") && ran.said.contains("usr"), "{}", ran.said);
@@ -180,7 +181,7 @@ fn a_list_of_readable_roots_is_all_that_is_there() {
 
 #[test]
 fn a_proxy_listener_is_handed_out_of_the_network_namespace() {
-    let stage = Stage::new();
+    let stage = ConfinedHome::new();
     let request = r#"{"isolation": "full", "network": {"hosts": ["a.test"]}}"#;
     let code = "import socket; s = socket.create_connection(('127.0.0.1', 3128), 5); print('in')";
     let ran = stage.run(request, code);
@@ -189,8 +190,8 @@ fn a_proxy_listener_is_handed_out_of_the_network_namespace() {
 }
 
 #[test]
-fn paths_that_do_not_exist_are_no_obstacle() {
-    let stage = Stage::new();
+fn a_hidden_path_that_does_not_exist_is_skipped() {
+    let stage = ConfinedHome::new();
     let mut policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
     policy.hidden.push("/nowhere/at/all".to_owned());
     policy.isolation = Some(Isolation::Full);
@@ -199,32 +200,32 @@ fn paths_that_do_not_exist_are_no_obstacle() {
 }
 
 /// The plan of an ordinary session at level full, with one more mount in its view.
-fn plan_with(stage: &Stage, mount: Mount) -> Plan {
+fn plan_with(stage: &ConfinedHome, mount: Mount) -> Plan {
     let mut policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
     policy.isolation = Some(Isolation::Full);
-    let place = survey(&policy, &stage.site(), Depth::View);
-    let mut plan = plan(&policy, &Machine::detect(), &place).unwrap();
-    // Before what stands at the end: its own processes and devices.
+    let found = survey(&policy, &stage.survey_input(), Depth::View);
+    let mut plan = plan(&policy, &MachineSupport::detect(), &found).unwrap();
+    // The last two steps mount `/proc` and `/dev`.
     let at = plan.view.len() - 2;
     plan.view.insert(at, mount);
     plan
 }
 
 #[test]
-fn a_mount_that_fails_is_named() {
-    let stage = Stage::new();
+fn the_error_of_a_failed_mount_names_its_path() {
+    let stage = ConfinedHome::new();
     let link = stage.home.path().join("link");
     std::os::unix::fs::symlink(stage.home.path(), &link).unwrap();
     let path = link.join("work");
-    let plan = plan_with(&stage, Mount::Hide { path: path.clone(), kind: Kind::Directory });
+    let plan = plan_with(&stage, Mount::Hide { path: path.clone(), kind: PathKind::Directory });
     let error = stage.run_plan(&plan, "print(1)").err().unwrap().to_string();
     assert!(error.starts_with(&format!("cannot hide {}: ", path.display())), "{error}");
 }
 
 #[test]
-fn what_another_user_replaced_is_no_obstacle_and_a_socket_is_covered() {
-    let stage = Stage::new();
-    // Not in the home itself, of which only files and directories are shown.
+fn a_replaced_file_is_skipped_and_a_socket_is_covered() {
+    let stage = ConfinedHome::new();
+    // Not in the home itself: the view shows only files, directories and symlinks of a home.
     let shared = stage.home.path().join("shared");
     std::fs::create_dir(&shared).unwrap();
     std::os::unix::fs::symlink("/usr", shared.join("link")).unwrap();
@@ -253,12 +254,12 @@ fn what_another_user_replaced_is_no_obstacle_and_a_socket_is_covered() {
 }
 
 #[test]
-fn a_socket_behind_a_closed_directory_of_another_user_is_no_obstacle() {
+fn a_socket_in_a_closed_directory_of_another_user_is_skipped() {
     if !rustix::process::geteuid().is_root() {
-        // Nobody else's directory can be made.
+        // Only root can make a directory of another user.
         return;
     }
-    let stage = Stage::new();
+    let stage = ConfinedHome::new();
     let closed = stage.home.path().join("closed");
     std::fs::create_dir_all(closed.join("deeper")).unwrap();
     let path = closed.join("deeper/agent");
@@ -268,13 +269,14 @@ fn a_socket_behind_a_closed_directory_of_another_user_is_no_obstacle() {
         std::fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o700))
             .unwrap();
     }
-    let site = stage.site();
+    let input = stage.survey_input();
     let mut policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
     policy.isolation = Some(Isolation::Full);
-    assert!(survey(&policy, &site, Depth::View).sockets.contains(&path));
-    for mount in
-        [Mount::Cover { path: path.clone() }, Mount::Hide { path: path.clone(), kind: Kind::File }]
-    {
+    assert!(survey(&policy, &input, Depth::View).sockets.covered.contains(&path));
+    for mount in [
+        Mount::Cover { path: path.clone() },
+        Mount::Hide { path: path.clone(), kind: PathKind::File },
+    ] {
         let code = format!("import os; print(os.access({closed:?}, os.X_OK))");
         let ran = stage.run_plan(&plan_with(&stage, mount), &code).unwrap();
         assert_eq!(ran.said.trim(), "False");
@@ -282,7 +284,7 @@ fn a_socket_behind_a_closed_directory_of_another_user_is_no_obstacle() {
     drop(listener);
 }
 
-/// Ordinary work on modes, and what is refused of them.
+/// A program that sets ordinary modes, and modes that are refused.
 const MODES: &str = r#"
 import io, os, shutil, stat, subprocess, sys, tarfile, zipfile
 def mode(path):
@@ -318,7 +320,7 @@ def ran(*argv):
     return done.returncode or "well" if shutil.which(argv[0], path=env["PATH"]) else "well"
 print("git", ran("git", "init", "-q", "repository"))
 print("pip", ran(sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps",
-                 "--target", "site", "tiny-1-py3-none-any.whl"))
+                 "--target", "input", "tiny-1-py3-none-any.whl"))
 def attempt(name, act):
     try:
         act()
@@ -339,7 +341,7 @@ print("left", [name for name in os.listdir() if os.stat(name).st_mode & 0o6000])
 #[test]
 fn setuid_and_setgid_bits_are_refused_and_ordinary_modes_are_not() {
     for level in ["full", "landlock"] {
-        let stage = Stage::new();
+        let stage = ConfinedHome::new();
         let ran = stage.run(&format!(r#"{{"isolation": "{level}"}}"#), MODES);
         let refused =
             ["chmod", "fchmod", "fchmodat", "open", "tmpfile", "mkdir", "mknod"].repeat(3);

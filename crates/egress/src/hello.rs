@@ -1,40 +1,41 @@
-//! What a client's first bytes in a tunnel say about where they want to go: the server name of a
-//! TLS hello, or that they are HTTP. Pure, and hostile input is all it sees.
+//! Detects the protocol of a client's first bytes in a tunnel, and reads the server name of a TLS
+//! hello. Pure. Expects hostile input.
 
 use windlass_protocol::policy::normal_host;
 
-/// What the first bytes are.
+/// The protocol of a client's first bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Seen {
-    /// More bytes are needed to tell.
-    Undecided(Maybe),
-    /// A TLS hello, with the server name that it asks for.
-    Tls { name: Option<String> },
-    /// A TLS hello that cannot be read, or that two readers could read in two ways.
+pub enum ClientProtocol {
+    /// More bytes are needed to decide.
+    Undecided(Candidate),
+    /// A TLS hello, with the server name that it requests.
+    Tls {
+        name: Option<String>,
+    },
+    /// A TLS hello that is malformed, or that two implementations could read in two ways.
     BrokenTls,
-    /// A request line of HTTP/1.
+    /// An HTTP/1 request line.
     Http,
-    /// The first words of HTTP/2 without TLS.
+    /// The preface of HTTP/2 without TLS.
     PlainHttp2,
-    /// Anything else.
     Other,
 }
 
-/// What the bytes so far may become.
+/// What undecided bytes may become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Maybe {
+pub enum Candidate {
     Tls,
-    /// A line of text, perhaps of HTTP.
+    /// A line of text, perhaps an HTTP request line.
     Line,
 }
 
-/// Looks at all bytes that have come so far.
-pub fn look(bytes: &[u8]) -> Seen {
+/// Detects the protocol from all bytes that have arrived so far.
+pub fn detect(bytes: &[u8]) -> ClientProtocol {
     match bytes {
-        [] => Seen::Undecided(Maybe::Line),
-        [HANDSHAKE] => Seen::Undecided(Maybe::Tls),
-        [HANDSHAKE, TLS_MAJOR, ..] => look_at_tls(bytes),
-        _ => look_at_line(bytes),
+        [] => ClientProtocol::Undecided(Candidate::Line),
+        [HANDSHAKE] => ClientProtocol::Undecided(Candidate::Tls),
+        [HANDSHAKE, TLS_MAJOR, ..] => detect_tls(bytes),
+        _ => detect_line(bytes),
     }
 }
 
@@ -47,30 +48,35 @@ const CLIENT_HELLO: u8 = 1;
 /// The longest payload of a record.
 const RECORD_BYTES_MAX: usize = 16 * 1024;
 
-/// Puts the hello together from its records; a client may spread it over several.
-fn look_at_tls(bytes: &[u8]) -> Seen {
+/// Assembles the hello from its records; a client may spread it over several.
+fn detect_tls(bytes: &[u8]) -> ClientProtocol {
     let mut message = Vec::new();
     let mut rest = bytes;
     loop {
         let &[kind, major, _, high, low, ref payload @ ..] = rest else {
             let torn = rest.first().is_some_and(|kind| *kind != HANDSHAKE);
-            return if torn { Seen::BrokenTls } else { Seen::Undecided(Maybe::Tls) };
+            return if torn {
+                ClientProtocol::BrokenTls
+            } else {
+                ClientProtocol::Undecided(Candidate::Tls)
+            };
         };
         let length = usize::from(u16::from_be_bytes([high, low]));
         if kind != HANDSHAKE || major != TLS_MAJOR || length == 0 || length > RECORD_BYTES_MAX {
-            return Seen::BrokenTls;
+            return ClientProtocol::BrokenTls;
         }
         let Some((payload, after)) = payload.split_at_checked(length) else {
-            return Seen::Undecided(Maybe::Tls);
+            return ClientProtocol::Undecided(Candidate::Tls);
         };
         message.extend_from_slice(payload);
         if message[0] != CLIENT_HELLO {
-            return Seen::BrokenTls;
+            return ClientProtocol::BrokenTls;
         }
         if let [_, a, b, c, body @ ..] = &message[..] {
             let wanted = u32::from_be_bytes([0, *a, *b, *c]) as usize;
             if let Some(body) = body.get(..wanted) {
-                return server_name(body).map_or(Seen::BrokenTls, |name| Seen::Tls { name });
+                return server_name(body)
+                    .map_or(ClientProtocol::BrokenTls, |name| ClientProtocol::Tls { name });
             }
         }
         rest = after;
@@ -78,9 +84,9 @@ fn look_at_tls(bytes: &[u8]) -> Seen {
 }
 
 /// Reads fields off the front of a message.
-struct Fields<'b>(&'b [u8]);
+struct TlsReader<'b>(&'b [u8]);
 
-impl<'b> Fields<'b> {
+impl<'b> TlsReader<'b> {
     fn take(&mut self, count: usize) -> Option<&'b [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
@@ -95,18 +101,18 @@ impl<'b> Fields<'b> {
         self.take(2).map(|bytes| usize::from(u16::from_be_bytes([bytes[0], bytes[1]])))
     }
 
-    /// Bytes that follow their own length of two bytes.
+    /// A block: two bytes of length, then so many bytes.
     fn block(&mut self) -> Option<Self> {
         let length = self.long()?;
         self.take(length).map(Self)
     }
 }
 
-/// The server name in a hello's body; `None` when the hello makes no sense.
+/// The server name in the body of a hello; the outer `None` means that the hello is malformed.
 fn server_name(body: &[u8]) -> Option<Option<String>> {
     const VERSION_AND_RANDOM_BYTES: usize = 2 + 32;
     const SERVER_NAME: usize = 0;
-    let mut hello = Fields(body);
+    let mut hello = TlsReader(body);
     hello.take(VERSION_AND_RANDOM_BYTES)?;
     let session_id = hello.short()?;
     hello.take(session_id)?;
@@ -125,7 +131,7 @@ fn server_name(body: &[u8]) -> Option<Option<String>> {
         let kind = extensions.long()?;
         let extension = extensions.block()?;
         if kind == SERVER_NAME {
-            // A second one is against the standard: which of them counts, only the server knows.
+            // A second extension violates the standard, and servers differ in which one they use.
             if name.is_some() {
                 return None;
             }
@@ -135,8 +141,8 @@ fn server_name(body: &[u8]) -> Option<Option<String>> {
     Some(name)
 }
 
-/// The one name of a server name extension.
-fn only_name(mut extension: Fields<'_>) -> Option<String> {
+/// The only name of a server name extension; `None` if there is not exactly one.
+fn only_name(mut extension: TlsReader<'_>) -> Option<String> {
     const HOST_NAME: usize = 0;
     let mut names = extension.block()?;
     let kind = names.short()?;
@@ -147,42 +153,42 @@ fn only_name(mut extension: Fields<'_>) -> Option<String> {
     normal_host(std::str::from_utf8(name).ok()?)
 }
 
-/// Whether a line asks for something in HTTP. Servers are lenient, so this is too: any method, any
-/// white space.
-fn look_at_line(bytes: &[u8]) -> Seen {
+/// Detects an HTTP request line. Servers are lenient, so this function accepts any method and any white
+/// space.
+fn detect_line(bytes: &[u8]) -> ClientProtocol {
     let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0x0b;
     let Some(start) = bytes.iter().position(|byte| !is_space(byte)) else {
-        return Seen::Undecided(Maybe::Line);
+        return ClientProtocol::Undecided(Candidate::Line);
     };
     let text = &bytes[start..];
     match text.iter().find(|byte| !is_token(**byte)) {
-        None => return Seen::Undecided(Maybe::Line),
+        None => return ClientProtocol::Undecided(Candidate::Line),
         Some(byte) if is_space(byte) => {}
-        Some(_) => return Seen::Other,
+        Some(_) => return ClientProtocol::Other,
     }
     let Some(end) = text.iter().position(|byte| *byte == b'\n') else {
-        return Seen::Undecided(Maybe::Line);
+        return ClientProtocol::Undecided(Candidate::Line);
     };
     let starts = |word: &[u8], with: &[u8]| {
         word.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with))
     };
     let mut words = text[..end].split(is_space).filter(|word| !word.is_empty()).skip(1);
     match words.find(|word| starts(word, b"HTTP/")) {
-        None => Seen::Other,
-        Some(version) if starts(version, b"HTTP/2") => Seen::PlainHttp2,
-        Some(_) => Seen::Http,
+        None => ClientProtocol::Other,
+        Some(version) if starts(version, b"HTTP/2") => ClientProtocol::PlainHttp2,
+        Some(_) => ClientProtocol::Http,
     }
 }
 
-/// Whether a method can hold this byte.
+/// Whether an HTTP method may contain this byte.
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Hellos for tests.
+/// TLS hellos for tests.
 #[cfg(test)]
-pub(super) mod made {
-    /// A hello that asks for `name`, in one record.
+pub(super) mod fixtures {
+    /// A hello that requests `name`, in one record.
     pub fn hello(name: &str) -> Vec<u8> {
         record(&message(&[server_name(&[(0, name)])]))
     }
@@ -219,30 +225,34 @@ pub(super) mod made {
 
 #[cfg(test)]
 mod tests {
-    use super::made::{block, hello, message, record, server_name};
+    use super::fixtures::{block, hello, message, record, server_name};
     use super::*;
 
-    fn named(name: &str) -> Seen {
-        Seen::Tls { name: Some(name.to_owned()) }
+    fn named(name: &str) -> ClientProtocol {
+        ClientProtocol::Tls { name: Some(name.to_owned()) }
     }
 
     #[test]
     fn a_hello_s_server_name_is_read() {
-        assert_eq!(look(&hello("a.org")), named("a.org"));
-        assert_eq!(look(&hello("A.oRg.")), named("a.org"));
+        assert_eq!(detect(&hello("a.org")), named("a.org"));
+        assert_eq!(detect(&hello("A.oRg.")), named("a.org"));
         let grease = [vec![0x0a, 0x0a], block(&[])].concat();
         let with_others = record(&message(&[grease.clone(), server_name(&[(0, "a.org")]), grease]));
-        assert_eq!(look(&with_others), named("a.org"));
-        assert_eq!(look(&record(&message(&[]))), Seen::Tls { name: None });
+        assert_eq!(detect(&with_others), named("a.org"));
+        assert_eq!(detect(&record(&message(&[]))), ClientProtocol::Tls { name: None });
         let then_more = [hello("a.org"), vec![20, 3, 3, 0, 1, 1]].concat();
-        assert_eq!(look(&then_more), named("a.org"));
+        assert_eq!(detect(&then_more), named("a.org"));
     }
 
     #[test]
     fn a_hello_that_is_cut_anywhere_is_undecided_and_never_another_name() {
         let whole = hello("a.org");
         for cut in 1..whole.len() {
-            assert_eq!(look(&whole[..cut]), Seen::Undecided(Maybe::Tls), "cut at {cut}");
+            assert_eq!(
+                detect(&whole[..cut]),
+                ClientProtocol::Undecided(Candidate::Tls),
+                "cut at {cut}"
+            );
         }
     }
 
@@ -251,14 +261,14 @@ mod tests {
         let whole = message(&[server_name(&[(0, "a.org")])]);
         for size in 1..whole.len() {
             let records: Vec<u8> = whole.chunks(size).flat_map(record).collect();
-            assert_eq!(look(&records), named("a.org"), "records of {size}");
-            let cut = look(&records[..records.len() - 1]);
-            assert_eq!(cut, Seen::Undecided(Maybe::Tls), "records of {size}");
+            assert_eq!(detect(&records), named("a.org"), "records of {size}");
+            let cut = detect(&records[..records.len() - 1]);
+            assert_eq!(cut, ClientProtocol::Undecided(Candidate::Tls), "records of {size}");
         }
     }
 
     #[test]
-    fn a_hello_that_two_readers_could_read_differently_is_broken() {
+    fn a_hello_that_two_implementations_could_read_differently_is_broken() {
         let twice = [server_name(&[(0, "a.org")]), server_name(&[(0, "b.org")])];
         let cases = [
             message(&twice),
@@ -273,55 +283,55 @@ mod tests {
             vec![1, 0, 0, 1, 0],
         ];
         for case in cases {
-            assert_eq!(look(&record(&case)), Seen::BrokenTls, "{case:?}");
+            assert_eq!(detect(&record(&case)), ClientProtocol::BrokenTls, "{case:?}");
         }
         let whole = message(&[server_name(&[(0, "a.org")])]);
         let other_record = [record(&whole[..9]), vec![23, 3, 3, 0, 1, 0]].concat();
-        assert_eq!(look(&other_record), Seen::BrokenTls);
-        assert_eq!(look(&[22, 3, 1, 0, 0]), Seen::BrokenTls);
-        assert_eq!(look(&[22, 3, 1, 0xff, 0xff]), Seen::BrokenTls);
+        assert_eq!(detect(&other_record), ClientProtocol::BrokenTls);
+        assert_eq!(detect(&[22, 3, 1, 0, 0]), ClientProtocol::BrokenTls);
+        assert_eq!(detect(&[22, 3, 1, 0xff, 0xff]), ClientProtocol::BrokenTls);
     }
 
     #[test]
-    fn no_single_changed_byte_makes_the_reader_fail() {
+    fn no_single_changed_byte_makes_the_parser_panic() {
         let whole = hello("a.org");
         for place in 0..whole.len() {
             for value in 0..=255 {
                 let mut changed = whole.clone();
                 changed[place] = value;
                 for cut in [changed.len(), place + 1] {
-                    // Whatever it is, it is something.
-                    let _ = look(&changed[..cut]);
+                    // Any result is fine; the call must not panic.
+                    let _ = detect(&changed[..cut]);
                 }
             }
         }
     }
 
     #[test]
-    fn lines_are_told_apart() {
+    fn request_lines_are_distinguished_from_other_protocols() {
         for (text, seen) in [
-            ("", Seen::Undecided(Maybe::Line)),
-            ("GET", Seen::Undecided(Maybe::Line)),
-            ("\r\n\r\n", Seen::Undecided(Maybe::Line)),
-            ("GET / HTTP/1.1", Seen::Undecided(Maybe::Line)),
-            ("GET / HTTP/1.1\r\n", Seen::Http),
-            ("\r\n GET / HTTP/1.1\r\n", Seen::Http),
-            ("get  /\tHttp/1.0\n", Seen::Http),
-            ("M-SEARCH * HTTP/1.1\r\nHost: x\r\n", Seen::Http),
-            ("GET /a\u{1}b HTTP/1.1\nHost: x", Seen::Http),
-            ("GET /\r HTTP/1.1\nHost: x", Seen::Http),
-            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Seen::PlainHttp2),
-            ("GET /\r\n", Seen::Other),
-            ("SSH-2.0-OpenSSH_9.2 Debian\r\n", Seen::Other),
-            ("SSH-2.0-OpenSSH_9.2\r\n", Seen::Other),
-            ("EHLO me\r\n", Seen::Other),
-            ("*1\r\n$4\r\nPING\r\n", Seen::Other),
-            ("{\"a\": 1}", Seen::Other),
-            ("\0\0\0\u{8}", Seen::Other),
-            ("\u{16}", Seen::Undecided(Maybe::Tls)),
-            ("\u{16}\u{4}", Seen::Other),
+            ("", ClientProtocol::Undecided(Candidate::Line)),
+            ("GET", ClientProtocol::Undecided(Candidate::Line)),
+            ("\r\n\r\n", ClientProtocol::Undecided(Candidate::Line)),
+            ("GET / HTTP/1.1", ClientProtocol::Undecided(Candidate::Line)),
+            ("GET / HTTP/1.1\r\n", ClientProtocol::Http),
+            ("\r\n GET / HTTP/1.1\r\n", ClientProtocol::Http),
+            ("get  /\tHttp/1.0\n", ClientProtocol::Http),
+            ("M-SEARCH * HTTP/1.1\r\nHost: x\r\n", ClientProtocol::Http),
+            ("GET /a\u{1}b HTTP/1.1\nHost: x", ClientProtocol::Http),
+            ("GET /\r HTTP/1.1\nHost: x", ClientProtocol::Http),
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", ClientProtocol::PlainHttp2),
+            ("GET /\r\n", ClientProtocol::Other),
+            ("SSH-2.0-OpenSSH_9.2 Debian\r\n", ClientProtocol::Other),
+            ("SSH-2.0-OpenSSH_9.2\r\n", ClientProtocol::Other),
+            ("EHLO me\r\n", ClientProtocol::Other),
+            ("*1\r\n$4\r\nPING\r\n", ClientProtocol::Other),
+            ("{\"a\": 1}", ClientProtocol::Other),
+            ("\0\0\0\u{8}", ClientProtocol::Other),
+            ("\u{16}", ClientProtocol::Undecided(Candidate::Tls)),
+            ("\u{16}\u{4}", ClientProtocol::Other),
         ] {
-            assert_eq!(look(text.as_bytes()), seen, "{text:?}");
+            assert_eq!(detect(text.as_bytes()), seen, "{text:?}");
         }
     }
 }

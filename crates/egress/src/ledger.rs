@@ -1,5 +1,5 @@
-//! What one session may reach, and what it reached for: its rules, its share of the node, and
-//! every decision about it, counted. Bounded, whatever the code tries.
+//! The egress ledger of one session: its rules, its limits of connections and lookups, and a count of
+//! every decision. The ledger's size is bounded whatever the session's code tries.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -12,19 +12,20 @@ use windlass_protocol::policy::{HostRule, HostRules};
 
 use super::meter::Flow;
 use super::reach::NotReached;
-use super::rules::Refused;
+use super::rules::RefusalReason;
 
-/// Connections of one session at once; more are closed and counted.
+/// Maximum number of concurrent connections of one session. Further ones are closed and counted.
 pub const CONNECTIONS_MAX: usize = 64;
 
-/// Names of one session that are looked up at once; more wait.
+/// Maximum number of concurrent name lookups of one session. Further ones wait.
 const LOOKUPS_MAX: usize = 8;
 
-/// Different decisions that are told apart, of allowed ones and of refused ones each: so that no
-/// flood of refusals hides where bytes went. Further ones are counted together.
-const KEYS_MAX: usize = 128;
+/// Maximum number of distinct decisions that are counted separately. Allowed and refused decisions
+/// have this limit each, so a flood of refusals does not hide where bytes went. Further decisions are
+/// counted together.
+const DECISION_KEYS_MAX: usize = 128;
 
-/// The host where none is named.
+/// Stands for the host where a decision names none.
 const NO_HOST: &str = "*";
 
 /// What was decided about a connection.
@@ -36,12 +37,12 @@ pub struct Decision {
     pub reason: String,
 }
 
-/// Who owns a session, as far as its connections need it.
+/// The owner of a session, as far as egress needs it.
 pub trait SessionOwner: std::fmt::Debug + Send + Sync {
-    /// Tells the owner of the first decision of a kind. An owner that has gone has said its last word.
+    /// Reports the first decision of a kind to the owner. The report is lost if the owner has ended.
     fn report(&self, decision: Decision) -> BoxFuture<'_, ()>;
 
-    /// Returns when the owner has gone.
+    /// Returns when the owner has ended.
     fn gone(&self) -> BoxFuture<'_, ()>;
 }
 
@@ -64,21 +65,22 @@ pub struct Ledger {
     connections: Arc<Semaphore>,
     lookups: Arc<Semaphore>,
     since_ms: u64,
-    counts: Mutex<Counts>,
+    counts: Mutex<DecisionCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
-    entries: HashMap<Key, Entry>,
-    /// How many of them are of allowed and of refused ones.
+struct DecisionCounts {
+    entries: HashMap<DecisionKey, DecisionCount>,
+    /// Number of entries for allowed decisions.
     allowed: usize,
+    /// Number of entries for refused decisions.
     refused: usize,
-    /// Decisions so far: many fall into one millisecond, and the latest comes first.
+    /// Number of decisions so far. It orders decisions within one millisecond.
     decisions: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Key {
+struct DecisionKey {
     host: String,
     port: u16,
     allowed: bool,
@@ -86,7 +88,7 @@ struct Key {
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct DecisionCount {
     count: u64,
     last_at_ms: u64,
     last: u64,
@@ -115,56 +117,58 @@ impl Ledger {
         &self.rules
     }
 
-    /// A place for one more connection, held as long as it lives.
-    pub async fn connection(&self) -> Option<OwnedSemaphorePermit> {
+    /// A slot for one more connection; the connection holds it while it lives.
+    pub async fn connection_slot(&self) -> Option<OwnedSemaphorePermit> {
         match self.connections.clone().try_acquire_owned() {
-            Ok(place) => Some(place),
+            Ok(slot) => Some(slot),
             Err(_) => {
-                self.turn_away().await;
+                self.note_too_many_connections().await;
                 None
             }
         }
     }
 
-    /// Counts a connection that there was no place for.
-    pub async fn turn_away(&self) {
-        self.note(NO_HOST, 0, Err(Refused::TooMany.into())).await;
+    /// Counts a connection that was closed because all slots were taken.
+    pub async fn note_too_many_connections(&self) {
+        self.note(NO_HOST, 0, Err(RefusalReason::TooMany.into())).await;
     }
 
-    /// A place to look a name up.
-    pub async fn lookup(&self) -> Option<OwnedSemaphorePermit> {
+    /// A slot for one name lookup.
+    pub async fn lookup_slot(&self) -> Option<OwnedSemaphorePermit> {
         self.lookups.clone().acquire_owned().await.ok()
     }
 
-    /// Returns when the session's owner has gone.
+    /// Returns when the session's owner has ended.
     pub async fn until_over(&self) {
         self.owner.gone().await;
     }
 
-    /// Counts a decision; the first of its kind is also an event of the session. Bytes that then
-    /// pass are counted by what it returns.
+    /// Counts a decision. The first decision of its kind is also reported to the session's owner. The
+    /// returned counter counts the bytes of the connection.
     pub async fn note(&self, host: &str, port: u16, decided: Result<(), NotReached>) -> Arc<Flow> {
         let allowed = !matches!(decided, Err(NotReached::Refused(_)));
         let reason = decided.err().map(|why| why.to_string()).unwrap_or_default();
-        let key = Key { host: host.to_owned(), port, allowed, reason };
+        let key = DecisionKey { host: host.to_owned(), port, allowed, reason };
         let (first, flow) = self.count(key);
-        if let Some(Key { host, port, allowed, reason }) = first {
+        if let Some(DecisionKey { host, port, allowed, reason }) = first {
             tracing::debug!(host, port, allowed, reason, "egress");
             self.owner.report(Decision { host, port, allowed, reason }).await;
         }
         flow
     }
 
-    /// The key that is new, and its bytes.
-    fn count(&self, mut key: Key) -> (Option<Key>, Arc<Flow>) {
+    /// Counts one decision. Returns the key if it is new, and the key's byte counter.
+    fn count(&self, mut key: DecisionKey) -> (Option<DecisionKey>, Arc<Flow>) {
         let mut counts = self.counts.lock().expect("no holder of this lock can panic");
         if !counts.entries.contains_key(&key) {
-            let told_apart = if key.allowed { &mut counts.allowed } else { &mut counts.refused };
-            if *told_apart < KEYS_MAX {
-                *told_apart += 1;
+            let keys = if key.allowed { &mut counts.allowed } else { &mut counts.refused };
+            if *keys < DECISION_KEYS_MAX {
+                *keys += 1;
             } else {
-                let reason = format!("further ones, after {KEYS_MAX} different ones");
-                key = Key { host: NO_HOST.to_owned(), port: 0, allowed: key.allowed, reason };
+                let reason =
+                    format!("other hosts, counted together after {DECISION_KEYS_MAX} decisions");
+                key =
+                    DecisionKey { host: NO_HOST.to_owned(), port: 0, allowed: key.allowed, reason };
             }
         }
         let first = (!counts.entries.contains_key(&key)).then(|| key.clone());
@@ -186,7 +190,7 @@ impl Ledger {
     }
 }
 
-fn decision((key, entry): (&Key, &Entry)) -> EgressDecision {
+fn decision((key, entry): (&DecisionKey, &DecisionCount)) -> EgressDecision {
     EgressDecision {
         host: key.host.clone(),
         port: key.port,
@@ -204,11 +208,11 @@ mod tests {
     use super::*;
 
     fn ledger() -> (Ledger, mpsc::Receiver<Decision>) {
-        let (inbox, events) = mpsc::channel(4 * KEYS_MAX);
+        let (inbox, events) = mpsc::channel(4 * DECISION_KEYS_MAX);
         (Ledger::new(HostRules::default(), Box::new(inbox), || 0), events)
     }
 
-    fn said(events: &mut mpsc::Receiver<Decision>) -> usize {
+    fn reports(events: &mut mpsc::Receiver<Decision>) -> usize {
         std::iter::from_fn(|| events.try_recv().ok()).count()
     }
 
@@ -224,13 +228,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_same_decision_is_counted_and_said_once() {
+    async fn the_same_decision_is_counted_and_reported_once() {
         let (ledger, mut events) = ledger();
         for _ in 0..3 {
             ledger.note("a.org", 443, Ok(())).await;
         }
-        ledger.note("a.org", 80, Err(Refused::NotNamed.into())).await;
-        assert_eq!(said(&mut events), 2);
+        ledger.note("a.org", 80, Err(RefusalReason::NotNamed.into())).await;
+        assert_eq!(reports(&mut events), 2);
         let log = ledger.log();
         let of = |port| log.decisions.iter().find(|decision| decision.port == port).unwrap();
         assert_eq!((of(443).count, of(443).allowed), (3, true));
@@ -241,15 +245,15 @@ mod tests {
     #[tokio::test]
     async fn a_flood_of_refusals_is_bounded_and_hides_nothing() {
         let (ledger, mut events) = ledger();
-        for number in 0..KEYS_MAX + 50 {
+        for number in 0..DECISION_KEYS_MAX + 50 {
             let host = format!("h{number}.org");
-            ledger.note(&host, 443, Err(Refused::NotNamed.into())).await;
+            ledger.note(&host, 443, Err(RefusalReason::NotNamed.into())).await;
         }
-        assert_eq!(said(&mut events), KEYS_MAX + 1);
+        assert_eq!(reports(&mut events), DECISION_KEYS_MAX + 1);
         ledger.note("leak.org", 443, Ok(())).await;
-        assert_eq!(said(&mut events), 1, "an allowed host is still told apart");
+        assert_eq!(reports(&mut events), 1, "an allowed host still has a count of its own");
         let log = ledger.log();
-        assert_eq!(log.decisions.len(), KEYS_MAX + 2);
+        assert_eq!(log.decisions.len(), DECISION_KEYS_MAX + 2);
         let others = log.decisions.iter().find(|decision| decision.host == NO_HOST).unwrap();
         assert_eq!(others.count, 50);
     }

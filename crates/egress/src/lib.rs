@@ -1,24 +1,26 @@
-//! A session's way to the network where its policy is a list of hosts. Inside the sandbox there is
-//! one listener and no route; its keeper passes each connection on to here as a descriptor, and here
-//! it is served as a proxy: by name, for the hosts that the rules allow, and for nobody else.
+//! The egress proxy of a session whose policy is a list of hosts. The sandbox has one listener and
+//! no route to the network. The keeper passes each accepted connection to the node as a descriptor.
+//! This crate serves it as a proxy: by host name, and only for hosts that the rules allow.
 //!
-//! - [`rules`] decides, [`reach`] looks up and connects, [`ledger`] counts and remembers;
-//! - [`proxy`] serves a connection: [`socks`] or [`web`], then a [`tunnel`] whose first bytes
-//!   [`hello`] looks at.
+//! - [`handoff`] receives the connection from the keeper;
+//! - [`rules`] decides, [`reach`] resolves names and connects, [`ledger`] counts the decisions;
+//! - [`proxy`] serves a connection as [`socks`] or [`web`], then as a [`tunnel`]; [`hello`] inspects
+//!   the first bytes in the tunnel.
 
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod environment;
+mod handoff;
 mod hello;
 mod ledger;
 mod meter;
-mod passed;
 mod proxy;
 mod reach;
 mod rules;
 mod socks;
 #[cfg(test)]
 mod tests;
+mod timeouts;
 mod tunnel;
 mod web;
 
@@ -31,78 +33,82 @@ use windlass_protocol::SessionId;
 
 pub use environment::proxy_environment;
 pub use ledger::{Decision, Ledger, SessionOwner};
-use proxy::Times;
-use reach::{Door, Resolver};
+use reach::{Resolver, SessionEgress};
+use timeouts::ProxyTimeouts;
 
-/// Finds the ledger of a session, if it has one.
+/// Finds the ledger of a session. `None` when the session has no egress or does not exist.
 pub type FindLedger = Arc<dyn Fn(&SessionId) -> Option<Arc<Ledger>> + Send + Sync>;
 
-/// Keepers' connections that have not said yet what they bring; more wait to be accepted.
-const PASSING_MAX: usize = 256;
+/// Maximum number of keeper connections whose message has not been received. Further keepers wait to
+/// be accepted.
+const HANDOFFS_MAX: usize = 256;
 
-/// Connections of all sessions together, however many descriptors there are.
+/// Maximum number of client connections of all sessions together, whatever the descriptor limit.
 const CONNECTIONS_MAX: u64 = 4096;
 
-/// Of so many descriptors of the node one connection may be had: each takes two, so that all
-/// together take a quarter.
+/// One connection is allowed per so many descriptors of the node. Each connection takes two
+/// descriptors, so all connections together take at most a quarter.
 const DESCRIPTORS_SHARE: u64 = 8;
 
-/// How long nothing is accepted when it failed: nobody says when a descriptor is free again.
+/// Pause after a failed `accept`. Nothing signals when a descriptor is free again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a keeper may take to say it. It has said it before we accept.
-const PASSING_TIME: Duration = Duration::from_secs(5);
+/// Maximum time to receive a keeper's message. The keeper sends it before the node accepts.
+const HANDOFF_TIME: Duration = Duration::from_secs(5);
 
-/// Takes in what keepers pass on, until the node stops. `descriptors` is how many the node may have
-/// open.
+/// Serves the connections that keepers pass, until the node stops. `descriptors` is the node's limit
+/// of open descriptors.
 pub async fn serve(listener: UnixListener, descriptors: u64, find: FindLedger) {
-    let places = Arc::new(Semaphore::new(PASSING_MAX));
-    let most = (descriptors / DESCRIPTORS_SHARE).clamp(1, CONNECTIONS_MAX);
-    let connections = Arc::new(Semaphore::new(usize::try_from(most).unwrap_or(usize::MAX)));
+    let handoffs = Arc::new(Semaphore::new(HANDOFFS_MAX));
+    let connections_max = (descriptors / DESCRIPTORS_SHARE).clamp(1, CONNECTIONS_MAX);
+    let connections =
+        Arc::new(Semaphore::new(usize::try_from(connections_max).unwrap_or(usize::MAX)));
     let resolver = Arc::new(Resolver::system());
     let user = rustix::process::geteuid().as_raw();
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok(handoff_slot) = handoffs.clone().acquire_owned().await else { return };
         let keeper = match listener.accept().await {
             Ok((keeper, _)) => keeper,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept what a keeper passes on");
+                tracing::warn!(%error, "cannot accept a keeper's egress connection; retrying");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        // The directory keeps others out; this holds even where its mode was changed.
+        // The socket's directory already excludes other users. This check holds even if the
+        // directory's mode was changed.
         if !keeper.peer_cred().is_ok_and(|peer| peer.uid() == user) {
             continue;
         }
         let (find, resolver) = (find.clone(), resolver.clone());
         let connections = connections.clone();
         tokio::spawn(async move {
-            let taken = take_in(keeper, &find, resolver).await;
-            drop(place);
-            let Some((client, door)) = taken else { return };
+            let received = receive(keeper, &find, resolver).await;
+            drop(handoff_slot);
+            let Some((client, egress)) = received else { return };
             match connections.try_acquire() {
-                Ok(_connection) => proxy::serve(client, door).await,
-                Err(_) => door.ledger.turn_away().await,
+                Ok(_connection) => proxy::serve(client, egress).await,
+                Err(_) => egress.ledger.note_too_many_connections().await,
             }
         });
     }
 }
 
-/// The connection that a keeper brings, and the door of its session. Without either it is closed.
-async fn take_in(
+/// The connection that a keeper passes, and the egress of its session. If either is missing, the
+/// connection is closed.
+async fn receive(
     keeper: UnixStream,
     find: &FindLedger,
     resolver: Arc<Resolver>,
-) -> Option<(TcpStream, Arc<Door>)> {
-    let passed = tokio::time::timeout(PASSING_TIME, passed::receive(&keeper)).await.ok()?;
+) -> Option<(TcpStream, Arc<SessionEgress>)> {
+    let passed = tokio::time::timeout(HANDOFF_TIME, handoff::receive(&keeper)).await.ok()?;
     let (client, session) = match passed {
         Ok(passed) => passed,
         Err(error) => {
-            tracing::warn!(%error, "a keeper passed on nothing that can be served");
+            tracing::warn!(%error, "cannot receive an egress connection from a keeper");
             return None;
         }
     };
     let ledger = find(&session)?;
-    Some((client, Arc::new(Door { ledger, resolver, times: Times::USUAL })))
+    Some((client, Arc::new(SessionEgress { ledger, resolver, timeouts: ProxyTimeouts::DEFAULT })))
 }

@@ -1,4 +1,4 @@
-//! Counts the bytes that pass through a stream, and tells when none do.
+//! Counts the bytes that pass through a stream, and detects an idle stream.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes read from a stream and written to it, while it is used and after.
+/// The number of bytes read from a stream and written to it. Outlives the stream.
 #[derive(Debug, Default)]
 pub struct Flow {
     read: AtomicU64,
@@ -25,8 +25,8 @@ impl Flow {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Returns once no byte has passed for `limit`, or for a little longer: it looks only when the
-    /// time since it last looked has passed, so that bytes cost no timer.
+    /// Returns when no byte has passed for at least `limit` and less than twice `limit`. The counters
+    /// are compared once per `limit`, so a byte costs no timer.
     pub async fn until_idle(&self, limit: Duration) {
         loop {
             let before = (self.read(), self.written());

@@ -1,63 +1,49 @@
-//! One client's connection, from its first byte to its end: SOCKS5 or an HTTP proxy's client, both
-//! at the same port.
+//! One client connection, from its first byte to its end. SOCKS5 and HTTP proxy clients use the same
+//! port; the first byte tells which of them it is.
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::meter::{Flow, Metered};
-use super::reach::Door;
+use super::reach::SessionEgress;
 use super::{socks, tunnel, web};
 
-/// How long a client may take.
-#[derive(Debug, Clone, Copy)]
-pub struct Times {
-    /// To say what it wants.
-    pub head: Duration,
-    /// From the first byte in a tunnel to the end of its hello.
-    pub hello: Duration,
-    /// To say or be told anything at all.
-    pub idle: Duration,
-}
-
-impl Times {
-    pub const USUAL: Self = Self {
-        head: Duration::from_secs(30),
-        hello: Duration::from_secs(10),
-        idle: Duration::from_secs(10 * 60),
-    };
-}
-
-/// Serves a connection until it is over, it is silent for too long, or its session has ended.
-pub async fn serve(client: TcpStream, door: Arc<Door>) {
-    let Some(_place) = door.ledger.connection().await else { return };
-    // A setting for speed: where it cannot be had, the stream works all the same.
+/// Serves a connection until it closes, passes its idle timeout, or its session ends.
+pub async fn serve(client: TcpStream, egress: Arc<SessionEgress>) {
+    let Some(_slot) = egress.ledger.connection_slot().await else { return };
+    // An optimisation: without it the stream still works.
     let _ = client.set_nodelay(true);
     let flow = Arc::new(Flow::default());
     tokio::select! {
-        // A client that breaks off is its own affair.
-        _ = converse(client, &door, flow.clone()) => {}
-        () = flow.until_idle(door.times.idle) => {}
-        () = door.ledger.until_over() => {}
+        // An error means that the client closed its connection. It needs no report.
+        _ = converse(client, &egress, flow.clone()) => {}
+        () = flow.until_idle(egress.timeouts.idle) => {}
+        () = egress.ledger.until_over() => {}
     }
 }
 
-async fn converse(client: TcpStream, door: &Arc<Door>, flow: Arc<Flow>) -> io::Result<()> {
+async fn converse(
+    client: TcpStream,
+    egress: &Arc<SessionEgress>,
+    flow: Arc<Flow>,
+) -> io::Result<()> {
     let mut first = [0];
-    let Ok(seen) = timeout(door.times.head, client.peek(&mut first)).await else { return Ok(()) };
+    let Ok(seen) = timeout(egress.timeouts.head, client.peek(&mut first)).await else {
+        return Ok(());
+    };
     if seen? == 0 {
         return Ok(());
     }
     let mut client = Metered::new(client, flow);
     if first == [socks::VERSION] {
-        if let Some(upstream) = socks::serve(&mut client, door).await? {
-            tunnel::run(client, upstream, door).await;
+        if let Some(upstream) = socks::serve(&mut client, egress).await? {
+            tunnel::run(client, upstream, egress).await;
         }
     } else {
-        web::serve_proxy(client, door).await;
+        web::serve_proxy(client, egress).await;
     }
     Ok(())
 }

@@ -1,19 +1,19 @@
-//! Which hosts a session may reach, and at which addresses. Pure: no name is looked up here.
+//! Which hosts a session may reach, and at which addresses. Pure: this module resolves no names.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use windlass_protocol::policy::{HostRule, normal_host};
 
-/// Why something may not be reached. The words are fixed: they are what decisions are counted by.
+/// Why a host may not be reached. The texts are constant because decisions are counted by them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Refused {
-    #[error("it is no host name or address")]
+pub enum RefusalReason {
+    #[error("it is not a valid host name or address")]
     NotAHost,
     #[error("no rule names it")]
     NotNamed,
     #[error("an address is reached only by a rule that names it")]
     BareAddress,
-    #[error("the name leads to this machine or a private network, and no rule says where it is")]
+    #[error("the name resolves to a private address, and no rule names that address")]
     PrivateAddress,
     #[error("the TLS hello asks for a name that is not allowed")]
     TlsName,
@@ -21,40 +21,44 @@ pub enum Refused {
     TlsHello,
     #[error("the HTTP request asks for a host that is not allowed")]
     HttpHost,
-    #[error("plain HTTP/2 hides its host")]
+    #[error("HTTP/2 without TLS is allowed only to a host whose rule names its address")]
     PlainHttp2,
-    #[error("the request line is too long, or came too late")]
+    #[error("the HTTP request line is too long or too slow")]
     RequestLine,
-    #[error("too many connections at once")]
+    #[error("too many concurrent connections")]
     TooMany,
 }
 
-/// A host and port that a rule lets through.
+/// A host that a rule allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allowed<'r> {
-    /// As it is compared and looked up.
+    /// Normalised, as it is compared and resolved.
     pub host: String,
     pub rule: &'r HostRule,
 }
 
-/// Decides about `host`, written as the client wrote it.
-pub fn decide<'r>(rules: &'r [HostRule], host: &str, port: u16) -> Result<Allowed<'r>, Refused> {
-    let host = normal_host(host).ok_or(Refused::NotAHost)?;
+/// Decides whether `host`, as the client spelled it, may be reached at `port`.
+pub fn decide<'r>(
+    rules: &'r [HostRule],
+    host: &str,
+    port: u16,
+) -> Result<Allowed<'r>, RefusalReason> {
+    let host = normal_host(host).ok_or(RefusalReason::NotAHost)?;
     let address = host.parse::<IpAddr>().is_ok();
     if !address && ends_in_a_number(&host) {
-        return Err(Refused::BareAddress);
+        return Err(RefusalReason::BareAddress);
     }
     let matching = || rules.iter().filter(|rule| rule.matches(&host, port));
-    // A rule that says where the name is says more than one that does not.
+    // A rule that names an address is more specific than a rule that does not.
     let rule = matching().find(|rule| rule.address.is_some()).or_else(|| matching().next());
     match rule {
         Some(rule) if !address || !rule.any_below => Ok(Allowed { host, rule }),
-        _ if address => Err(Refused::BareAddress),
-        _ => Err(Refused::NotNamed),
+        _ if address => Err(RefusalReason::BareAddress),
+        _ => Err(RefusalReason::NotNamed),
     }
 }
 
-/// Where a rule itself says that its host is.
+/// The addresses that a rule itself names for its host.
 pub fn named_addresses(rule: &HostRule) -> Option<Vec<IpAddr>> {
     if let Some(address) = rule.address {
         return Some(vec![address]);
@@ -68,16 +72,16 @@ pub fn named_addresses(rule: &HostRule) -> Option<Vec<IpAddr>> {
     rule.host.parse().ok().map(|address| vec![address])
 }
 
-/// Whether a host let through by `rule` may be reached at `address`.
-pub fn address_allowed(rule: &HostRule, address: IpAddr) -> Result<(), Refused> {
-    let good = match named_addresses(rule) {
+/// Whether a host that `rule` allows may be reached at `address`.
+pub fn address_allowed(rule: &HostRule, address: IpAddr) -> Result<(), RefusalReason> {
+    let allowed = match named_addresses(rule) {
         Some(named) => named.contains(&address),
         None => is_public(address),
     };
-    good.then_some(()).ok_or(Refused::PrivateAddress)
+    allowed.then_some(()).ok_or(RefusalReason::PrivateAddress)
 }
 
-/// `127.1`, `0x7f000001` and their like: no names, but many resolvers read them as addresses.
+/// `127.1`, `0x7f000001` and the like are not host names, but many resolvers read them as addresses.
 fn ends_in_a_number(host: &str) -> bool {
     let last = host.rsplit('.').next().unwrap_or_default();
     let hexadecimal = last
@@ -86,7 +90,7 @@ fn ends_in_a_number(host: &str) -> bool {
     hexadecimal || (!last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Whether an address is one of the open Internet, in whatever form it is written.
+/// Whether an address is public, in whatever form it is written.
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !NOT_PUBLIC_V4.iter().any(|block| within(address, *block)),
@@ -94,13 +98,13 @@ fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// Blocks of IPv4 addresses that are not hosts of the open Internet.
+/// Blocks of IPv4 addresses that are not public hosts.
 const NOT_PUBLIC_V4: [(Ipv4Addr, u32); 17] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8),        // this network
     (Ipv4Addr::new(10, 0, 0, 0), 8),       // private
     (Ipv4Addr::new(100, 64, 0, 0), 10),    // behind a carrier's NAT; some clouds' metadata
     (Ipv4Addr::new(127, 0, 0, 0), 8),      // this machine
-    (Ipv4Addr::new(168, 63, 129, 16), 32), // a cloud's own service to its machines
+    (Ipv4Addr::new(168, 63, 129, 16), 32), // a cloud's service for its machines
     (Ipv4Addr::new(169, 254, 0, 0), 16),   // link-local; most clouds' metadata
     (Ipv4Addr::new(172, 16, 0, 0), 12),    // private
     (Ipv4Addr::new(192, 0, 0, 0), 24),     // protocol assignments; a cloud's metadata
@@ -125,11 +129,11 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     match (first, second, third) {
         // IPv4-mapped.
         (0, 0, 0) if address.to_ipv4_mapped().is_some() => is_public(embedded()),
-        // NAT64: on networks without IPv4 every IPv4 host is reached so.
+        // NAT64: networks without IPv4 reach every IPv4 host this way.
         (0x64, 0xff9b, 0) if address.segments()[3..6] == [0, 0, 0] => is_public(embedded()),
         // Teredo and other protocol assignments, examples, 6to4.
         (0x2001, 0..0x200 | 0xdb8, _) | (0x2002 | 0x3fff, ..) => false,
-        // All other hosts of the open Internet are here.
+        // Global unicast: all other public hosts.
         (0x2000..=0x3fff, ..) => true,
         _ => false,
     }
@@ -144,35 +148,35 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_rule_names_is_let_through() {
+    fn only_hosts_that_a_rule_names_are_allowed() {
         let rules = rules(&["a.org", "b.org:443", "*.c.org", "10.0.0.5:80", "[::1]:80", "127.1"]);
-        let cases: &[(&str, u16, Option<Refused>)] = &[
+        let cases: &[(&str, u16, Option<RefusalReason>)] = &[
             ("a.org", 1, None),
             ("A.ORG.", 1, None),
             ("b.org", 443, None),
-            ("b.org", 80, Some(Refused::NotNamed)),
+            ("b.org", 80, Some(RefusalReason::NotNamed)),
             ("x.c.org", 80, None),
-            ("c.org", 80, Some(Refused::NotNamed)),
-            ("a.org.evil.org", 80, Some(Refused::NotNamed)),
+            ("c.org", 80, Some(RefusalReason::NotNamed)),
+            ("a.org.evil.org", 80, Some(RefusalReason::NotNamed)),
             ("10.0.0.5", 80, None),
-            ("10.0.0.5", 81, Some(Refused::BareAddress)),
-            ("10.0.0.6", 80, Some(Refused::BareAddress)),
-            ("::ffff:10.0.0.5", 80, Some(Refused::BareAddress)),
+            ("10.0.0.5", 81, Some(RefusalReason::BareAddress)),
+            ("10.0.0.6", 80, Some(RefusalReason::BareAddress)),
+            ("::ffff:10.0.0.5", 80, Some(RefusalReason::BareAddress)),
             ("[::1]", 80, None),
             ("0:0:0:0:0:0:0:1", 80, None),
             // Other spellings of an address, one of them even in a rule.
-            ("127.1", 80, Some(Refused::BareAddress)),
-            ("2130706433", 80, Some(Refused::BareAddress)),
-            ("0x7f000001", 80, Some(Refused::BareAddress)),
-            ("0x7f.1", 80, Some(Refused::BareAddress)),
-            ("0177.0.0.1", 80, Some(Refused::BareAddress)),
-            ("127.0.0.0x1", 80, Some(Refused::BareAddress)),
-            ("127.0.0.1.", 80, Some(Refused::BareAddress)),
-            ("a.org\0.evil.org", 80, Some(Refused::NotAHost)),
-            ("a.org/", 80, Some(Refused::NotAHost)),
-            ("user@a.org", 80, Some(Refused::NotAHost)),
-            ("fe80::1%eth0", 80, Some(Refused::NotAHost)),
-            ("", 80, Some(Refused::NotAHost)),
+            ("127.1", 80, Some(RefusalReason::BareAddress)),
+            ("2130706433", 80, Some(RefusalReason::BareAddress)),
+            ("0x7f000001", 80, Some(RefusalReason::BareAddress)),
+            ("0x7f.1", 80, Some(RefusalReason::BareAddress)),
+            ("0177.0.0.1", 80, Some(RefusalReason::BareAddress)),
+            ("127.0.0.0x1", 80, Some(RefusalReason::BareAddress)),
+            ("127.0.0.1.", 80, Some(RefusalReason::BareAddress)),
+            ("a.org\0.evil.org", 80, Some(RefusalReason::NotAHost)),
+            ("a.org/", 80, Some(RefusalReason::NotAHost)),
+            ("user@a.org", 80, Some(RefusalReason::NotAHost)),
+            ("fe80::1%eth0", 80, Some(RefusalReason::NotAHost)),
+            ("", 80, Some(RefusalReason::NotAHost)),
         ];
         for (host, port, refused) in cases {
             assert_eq!(decide(&rules, host, *port).err(), *refused, "{host}:{port}");
@@ -180,14 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_says_where_comes_before_one_that_does_not() {
+    fn a_rule_that_names_an_address_comes_before_one_that_does_not() {
         let rules = rules(&["*.corp", "index.corp=10.0.0.5"]);
         assert_eq!(decide(&rules, "index.corp", 80).unwrap().rule, &rules[1]);
         assert_eq!(decide(&rules, "other.corp", 80).unwrap().rule, &rules[0]);
     }
 
     #[test]
-    fn a_name_leads_only_to_the_open_internet() {
+    fn a_name_leads_only_to_public_addresses() {
         let rule = &rules(&["a.org"])[0];
         for public in ["1.1.1.1", "100.128.0.1", "172.32.0.1", "2606:4700::1111", "::ffff:1.1.1.1"]
         {
@@ -237,7 +241,7 @@ mod tests {
             "fec0::1",
             "ff02::1",
         ] {
-            let refused = Err(Refused::PrivateAddress);
+            let refused = Err(RefusalReason::PrivateAddress);
             assert_eq!(address_allowed(rule, private.parse().unwrap()), refused, "{private}");
         }
     }
@@ -255,7 +259,7 @@ mod tests {
         ] {
             let rule = &rules(&[rule])[0];
             assert_eq!(address_allowed(rule, there.parse().unwrap()), Ok(()), "{rule}");
-            let refused = Err(Refused::PrivateAddress);
+            let refused = Err(RefusalReason::PrivateAddress);
             assert_eq!(address_allowed(rule, elsewhere.parse().unwrap()), refused, "{rule}");
         }
     }

@@ -1,12 +1,12 @@
-//! SOCKS5, as far as a client needs it to connect to a host by name: no authentication, no BIND,
-//! no UDP.
+//! The part of SOCKS5 that a client needs to connect to a host by name: no authentication, no BIND, no
+//! UDP.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::reach::{Door, NotReached, Upstream};
+use super::reach::{NotReached, SessionEgress, Upstream};
 
 /// The first byte of every SOCKS5 message.
 pub(super) const VERSION: u8 = 5;
@@ -18,9 +18,9 @@ const IPV4: u8 = 1;
 const NAME: u8 = 3;
 const IPV6: u8 = 4;
 
-/// What a client is told.
+/// The reply code that a client receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reply {
+enum SocksReply {
     Granted = 0,
     NotAllowed = 2,
     HostUnreachable = 4,
@@ -30,13 +30,13 @@ enum Reply {
     NoSuchAddressType = 8,
 }
 
-/// What a client asks for: a host and port, or what it must be told instead.
-type Asked = Result<(String, u16), Reply>;
+/// The host and port that a client requests, or the reply to an unsupported request.
+type SocksRequest = Result<(String, u16), SocksReply>;
 
-/// Reads the request whole. `None` when the client cannot go on without authentication.
+/// Reads the whole request. `None` when the client offers no method without authentication.
 async fn read_request(
     client: &mut (impl AsyncRead + AsyncWrite + Unpin),
-) -> io::Result<Option<Asked>> {
+) -> io::Result<Option<SocksRequest>> {
     let [version, count] = read(client).await?;
     let mut methods = vec![0; usize::from(count)];
     client.read_exact(&mut methods).await?;
@@ -58,44 +58,43 @@ async fn read_request(
             client.read_exact(&mut name).await?;
             String::from_utf8_lossy(&name).into_owned()
         }
-        _ => return Ok(Some(Err(Reply::NoSuchAddressType))),
+        _ => return Ok(Some(Err(SocksReply::NoSuchAddressType))),
     };
     let port = u16::from_be_bytes(read(client).await?);
     if command != CONNECT {
-        return Ok(Some(Err(Reply::NoSuchCommand)));
+        return Ok(Some(Err(SocksReply::NoSuchCommand)));
     }
     Ok(Some(Ok((host, port))))
 }
 
-/// Serves a client's request up to the point from which bytes are passed on. `None` when it was
-/// refused.
+/// Answers a client's request and connects to its host. `None` when the request was refused.
 pub(super) async fn serve(
     client: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    door: &Door,
+    egress: &SessionEgress,
 ) -> io::Result<Option<Upstream>> {
-    let asked = match tokio::time::timeout(door.times.head, read_request(client)).await {
-        Ok(asked) => asked?,
+    let request = match tokio::time::timeout(egress.timeouts.head, read_request(client)).await {
+        Ok(request) => request?,
         Err(_) => return Ok(None),
     };
-    let (reply, upstream) = match asked {
+    let (reply, upstream) = match request {
         None => return Ok(None),
         Some(Err(reply)) => (reply, None),
-        Some(Ok((host, port))) => match door.reach(&host, port).await {
-            Ok(upstream) => (Reply::Granted, Some(upstream)),
+        Some(Ok((host, port))) => match egress.reach(&host, port).await {
+            Ok(upstream) => (SocksReply::Granted, Some(upstream)),
             Err(why) => (reply_to(why), None),
         },
     };
-    // From which address the connection goes out is nobody's business inside.
+    // The reply hides the node's own address from the session: it is always 0.0.0.0:0.
     client.write_all(&[VERSION, reply as u8, 0, IPV4, 0, 0, 0, 0, 0, 0]).await?;
     Ok(upstream)
 }
 
-fn reply_to(why: NotReached) -> Reply {
+fn reply_to(why: NotReached) -> SocksReply {
     match why {
-        NotReached::Refused(_) => Reply::NotAllowed,
-        NotReached::Unknown => Reply::HostUnreachable,
-        NotReached::TooSlow => Reply::TimedOut,
-        NotReached::Unreachable => Reply::ConnectionRefused,
+        NotReached::Refused(_) => SocksReply::NotAllowed,
+        NotReached::Unknown => SocksReply::HostUnreachable,
+        NotReached::TooSlow => SocksReply::TimedOut,
+        NotReached::Unreachable => SocksReply::ConnectionRefused,
     }
 }
 

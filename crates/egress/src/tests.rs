@@ -1,5 +1,4 @@
-//! The proxy over real sockets: a client on one side, a host on the other, and nothing between them
-//! that the rules do not allow.
+//! Tests of the proxy over real sockets, with a client on one side and a host on the other.
 
 mod clients;
 mod http;

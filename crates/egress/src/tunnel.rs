@@ -1,5 +1,5 @@
-//! A tunnel: bytes between a client and a host that is allowed. The client's first bytes are held
-//! until they show that they are not for another host; what the host says is never held.
+//! A tunnel copies bytes between a client and an allowed host. The client's first bytes are held back
+//! until they show that they are not for another host. The host's bytes are never held back.
 
 use std::io;
 use std::sync::Arc;
@@ -9,15 +9,16 @@ use tokio::io::{
 };
 use tokio::time::Instant;
 
-use super::hello::{Maybe, Seen, look};
-use super::reach::{Door, NotReached, Place, Upstream};
-use super::rules::{Refused, decide};
+use super::hello::{Candidate, ClientProtocol, detect};
+use super::reach::{AddressSource, NotReached, SessionEgress, Upstream};
+use super::rules::{RefusalReason, decide};
 use super::web;
 
-/// Bytes on their way in each direction of one tunnel.
+/// Size of the copy buffer in each direction of one tunnel.
 const COPY_BYTES: usize = 16 * 1024;
 
-/// A client's first bytes that are looked at. A longer hello or request line is refused.
+/// Maximum number of a client's first bytes that are inspected. A longer TLS hello or request line is
+/// refused.
 const HELLO_BYTES_MAX: usize = 32 * 1024;
 
 /// A stream in both directions.
@@ -25,16 +26,20 @@ pub(super) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Duplex for S {}
 
-/// Serves a tunnel until either end has had enough.
-pub(super) async fn run(mut client: impl Duplex, mut upstream: Upstream, door: &Arc<Door>) {
-    match open(&mut client, &mut upstream, door).await {
+/// Serves a tunnel until either end closes it.
+pub(super) async fn run(
+    mut client: impl Duplex,
+    mut upstream: Upstream,
+    egress: &Arc<SessionEgress>,
+) {
+    match open(&mut client, &mut upstream, egress).await {
         Ok(Opening::Bytes) => copy(client, upstream.stream).await,
-        Ok(Opening::Http(held)) => web::serve_tunnel(client, held, upstream, door).await,
+        Ok(Opening::Http(held)) => web::serve_tunnel(client, held, upstream, egress).await,
         Ok(Opening::Refused { host, why }) => {
-            // There is no way to say so in the middle of a tunnel but to close it.
-            door.ledger.note(&host, upstream.port, Err(NotReached::Refused(why))).await;
+            // Inside a tunnel, closing the connection is the only way to signal a refusal.
+            egress.ledger.note(&host, upstream.port, Err(NotReached::Refused(why))).await;
         }
-        // Whoever went away knows.
+        // The end that closed the connection needs no report.
         Ok(Opening::Over) | Err(_) => {}
     }
 }
@@ -44,29 +49,29 @@ pub(super) async fn copy(
     mut client: impl AsyncRead + AsyncWrite + Unpin,
     mut upstream: impl AsyncRead + AsyncWrite + Unpin,
 ) {
-    // A connection that breaks in the middle is the affair of its two ends.
+    // Both ends see a broken connection themselves.
     let _ = copy_bidirectional_with_sizes(&mut client, &mut upstream, COPY_BYTES, COPY_BYTES).await;
 }
 
-/// What a tunnel turns out to be.
+/// What a tunnel carries, as its first bytes show.
 enum Opening {
-    /// Bytes that are for this host, or for none; all that came were passed on.
+    /// Bytes for this host, or bytes that name no host. All bytes so far were forwarded.
     Bytes,
-    /// HTTP, of which these bytes have come and none was passed on.
+    /// HTTP. These bytes have arrived, and none was forwarded.
     Http(Vec<u8>),
     Refused {
         host: String,
-        why: Refused,
+        why: RefusalReason,
     },
     Over,
 }
 
 /// A client's first bytes.
 #[derive(Default)]
-struct First {
+struct FirstBytes {
     held: Vec<u8>,
-    /// So many of them were passed on already: they took too long to become anything.
-    passed: usize,
+    /// How many of them were forwarded already, because they stayed undecided for too long.
+    forwarded: usize,
     host_spoke: bool,
     until: Option<Instant>,
 }
@@ -74,20 +79,20 @@ struct First {
 async fn open(
     client: &mut impl Duplex,
     upstream: &mut Upstream,
-    door: &Door,
+    egress: &SessionEgress,
 ) -> io::Result<Opening> {
-    let mut first = First::default();
+    let mut first = FirstBytes::default();
     let mut answer = vec![0; COPY_BYTES];
     loop {
         let room = (HELLO_BYTES_MAX - first.held.len()) as u64;
-        let until = first.until.filter(|_| first.passed == 0);
+        let until = first.until.filter(|_| first.forwarded == 0);
         tokio::select! {
             read = async { (&mut *client).take(room).read_buf(&mut first.held).await } => {
                 if read? == 0 {
                     return first.ended(upstream).await;
                 }
-                first.until.get_or_insert_with(|| Instant::now() + door.times.hello);
-                if let Some(opening) = first.judge(upstream, door).await? {
+                first.until.get_or_insert_with(|| Instant::now() + egress.timeouts.hello);
+                if let Some(opening) = first.judge(upstream, egress).await? {
                     return Ok(opening);
                 }
             }
@@ -101,68 +106,76 @@ async fn open(
                 client.flush().await?;
             }
             () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
-                match look(&first.held) {
-                    Seen::Undecided(Maybe::Line) => first.pass(upstream).await?,
-                    _ => return Ok(first.refused(upstream, Refused::TlsHello)),
+                match detect(&first.held) {
+                    ClientProtocol::Undecided(Candidate::Line) => first.forward(upstream).await?,
+                    _ => return Ok(first.refused(upstream, RefusalReason::TlsHello)),
                 }
             }
         }
     }
 }
 
-impl First {
-    /// What the bytes so far are; `None` when only more of them can tell.
-    async fn judge(&mut self, upstream: &mut Upstream, door: &Door) -> io::Result<Option<Opening>> {
+impl FirstBytes {
+    /// What the bytes so far are; `None` when more bytes are needed to decide.
+    async fn judge(
+        &mut self,
+        upstream: &mut Upstream,
+        egress: &SessionEgress,
+    ) -> io::Result<Option<Opening>> {
         let full = self.held.len() >= HELLO_BYTES_MAX;
-        let refused = match look(&self.held) {
-            Seen::Undecided(Maybe::Tls) if full => Refused::TlsHello,
-            Seen::Undecided(Maybe::Line) if full => Refused::RequestLine,
-            Seen::Undecided(_) => {
-                if self.passed > 0 {
-                    self.pass(upstream).await?;
+        let refused = match detect(&self.held) {
+            ClientProtocol::Undecided(Candidate::Tls) if full => RefusalReason::TlsHello,
+            ClientProtocol::Undecided(Candidate::Line) if full => RefusalReason::RequestLine,
+            ClientProtocol::Undecided(_) => {
+                if self.forwarded > 0 {
+                    self.forward(upstream).await?;
                 }
                 return Ok(None);
             }
-            Seen::Tls { name: Some(name) }
-                if !is_for(&name, &upstream.host, upstream.port, door) =>
+            ClientProtocol::Tls { name: Some(name) }
+                if !is_for(&name, &upstream.host, upstream.port, egress) =>
             {
-                return Ok(Some(Opening::Refused { host: name, why: Refused::TlsName }));
+                return Ok(Some(Opening::Refused { host: name, why: RefusalReason::TlsName }));
             }
-            Seen::BrokenTls => Refused::TlsHello,
-            Seen::Http if self.passed > 0 || self.host_spoke => Refused::RequestLine,
-            Seen::Http => return Ok(Some(Opening::Http(std::mem::take(&mut self.held)))),
-            Seen::PlainHttp2 if upstream.place == Place::LookedUp => Refused::PlainHttp2,
-            Seen::Tls { .. } | Seen::PlainHttp2 | Seen::Other => {
-                self.pass(upstream).await?;
+            ClientProtocol::BrokenTls => RefusalReason::TlsHello,
+            ClientProtocol::Http if self.forwarded > 0 || self.host_spoke => {
+                RefusalReason::RequestLine
+            }
+            ClientProtocol::Http => return Ok(Some(Opening::Http(std::mem::take(&mut self.held)))),
+            ClientProtocol::PlainHttp2 if upstream.source == AddressSource::Dns => {
+                RefusalReason::PlainHttp2
+            }
+            ClientProtocol::Tls { .. } | ClientProtocol::PlainHttp2 | ClientProtocol::Other => {
+                self.forward(upstream).await?;
                 return Ok(Some(Opening::Bytes));
             }
         };
         Ok(Some(self.refused(upstream, refused)))
     }
 
-    /// Passes on what has not been.
-    async fn pass(&mut self, upstream: &mut Upstream) -> io::Result<()> {
-        upstream.stream.write_all(&self.held[self.passed..]).await?;
-        self.passed = self.held.len();
+    /// Forwards the bytes that were not forwarded yet.
+    async fn forward(&mut self, upstream: &mut Upstream) -> io::Result<()> {
+        upstream.stream.write_all(&self.held[self.forwarded..]).await?;
+        self.forwarded = self.held.len();
         Ok(())
     }
 
-    /// The client has said all it will.
+    /// The client has closed its sending side.
     async fn ended(&mut self, upstream: &mut Upstream) -> io::Result<Opening> {
-        if look(&self.held) == Seen::Undecided(Maybe::Tls) {
-            return Ok(self.refused(upstream, Refused::TlsHello));
+        if detect(&self.held) == ClientProtocol::Undecided(Candidate::Tls) {
+            return Ok(self.refused(upstream, RefusalReason::TlsHello));
         }
-        self.pass(upstream).await?;
+        self.forward(upstream).await?;
         Ok(Opening::Bytes)
     }
 
-    fn refused(&self, upstream: &Upstream, why: Refused) -> Opening {
+    fn refused(&self, upstream: &Upstream, why: RefusalReason) -> Opening {
         Opening::Refused { host: upstream.host.clone(), why }
     }
 }
 
-/// Whether a name that a client asks for inside a tunnel is the tunnel's host, or one that it could
-/// have asked for in the first place.
-pub(super) fn is_for(name: &str, host: &str, port: u16, door: &Door) -> bool {
-    name == host || decide(door.ledger.rules(), name, port).is_ok()
+/// Whether a name that a client requests inside a tunnel is the tunnel's host, or another host that
+/// the rules allow.
+pub(super) fn is_for(name: &str, host: &str, port: u16, egress: &SessionEgress) -> bool {
+    name == host || decide(egress.ledger.rules(), name, port).is_ok()
 }

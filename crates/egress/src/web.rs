@@ -1,8 +1,8 @@
-//! HTTP/1: the proxy's own requests (CONNECT, and requests with a whole URI), and requests inside a
-//! tunnel. Each request's host is checked, and what goes on says the host that was checked.
+//! HTTP/1: requests to the proxy (CONNECT, and requests with an absolute URI) and requests inside a
+//! tunnel. The host of each request is checked; the forwarded `Host` header names the checked host.
 
-mod answers;
 mod relay;
+mod responses;
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -19,35 +19,36 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::AsyncReadExt;
 use windlass_protocol::policy::normal_host;
 
-use super::proxy::Times;
-use super::reach::{Door, NotReached, Upstream};
-use super::rules::Refused;
+use super::reach::{NotReached, SessionEgress, Upstream};
+use super::rules::RefusalReason;
+use super::timeouts::ProxyTimeouts;
 use super::tunnel::{self, Duplex, is_for};
-use answers::{Answer, bad_gateway, bad_request, not_reached, ok, refused};
 use relay::{Driver, Relay, Switch, strip};
+use responses::{ProxyResponse, bad_gateway, bad_request, not_reached, ok, refused};
 
-/// The longest head of a request or an answer. A longer request is answered with 431.
+/// Maximum size of the head of a request or a response. A longer request gets status 431.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// The port of `http://` URIs.
-const USUAL_PORT: u16 = 80;
+const DEFAULT_PORT: u16 = 80;
 
-/// What follows once an answer has turned the connection into something else.
-enum After {
+/// What a connection becomes after its response.
+enum PendingUpgrade {
     Tunnel { client: OnUpgrade, upstream: Upstream },
     WebSocket { client: OnUpgrade, host: OnUpgrade, driver: Arc<Driver> },
 }
 
-/// Where a request leaves what follows it. Requests of one connection are served one by one.
+/// Where a request handler leaves the upgrade of its connection. Requests of one connection are
+/// served one at a time, so one slot is enough.
 #[derive(Clone, Default)]
-struct Slot(Arc<Mutex<Option<After>>>);
+struct UpgradeSlot(Arc<Mutex<Option<PendingUpgrade>>>);
 
-impl Slot {
-    fn leave(&self, after: After) {
-        *self.0.lock().expect("no holder of this lock can panic") = Some(after);
+impl UpgradeSlot {
+    fn set(&self, upgrade: PendingUpgrade) {
+        *self.0.lock().expect("no holder of this lock can panic") = Some(upgrade);
     }
 
-    fn take(&self) -> Option<After> {
+    fn take(&self) -> Option<PendingUpgrade> {
         self.0.lock().expect("no holder of this lock can panic").take()
     }
 
@@ -56,114 +57,129 @@ impl Slot {
     }
 }
 
-/// Serves a client that takes us for its proxy.
-pub(super) async fn serve_proxy(client: impl Duplex, door: &Arc<Door>) {
-    let slot = Slot::default();
+/// Serves a client that uses this connection as an HTTP proxy.
+pub(super) async fn serve_proxy(client: impl Duplex, egress: &Arc<SessionEgress>) {
+    let slot = UpgradeSlot::default();
     let service = service_fn(|request| {
-        let (door, slot) = (door.clone(), slot.clone());
-        async move { Ok::<_, Infallible>(answer_proxied(request, &door, &slot).await) }
+        let (egress, slot) = (egress.clone(), slot.clone());
+        async move { Ok::<_, Infallible>(answer_proxied(request, &egress, &slot).await) }
     });
-    // A client that breaks off or talks nonsense is its own affair.
-    let _ =
-        server(door.times).serve_connection(TokioIo::new(client), service).with_upgrades().await;
+    // An error means that the client closed its connection or sent invalid HTTP. It needs no report.
+    let _ = server(egress.timeouts)
+        .serve_connection(TokioIo::new(client), service)
+        .with_upgrades()
+        .await;
     match slot.take() {
-        Some(After::Tunnel { client, upstream }) => {
+        Some(PendingUpgrade::Tunnel { client, upstream }) => {
             if let Ok(client) = client.await {
-                tunnel::run(TokioIo::new(client), upstream, door).await;
+                tunnel::run(TokioIo::new(client), upstream, egress).await;
             }
         }
-        Some(After::WebSocket { client, host, driver }) => join(client, host, driver).await,
+        Some(PendingUpgrade::WebSocket { client, host, driver }) => {
+            join(client, host, driver).await
+        }
         None => {}
     }
 }
 
-fn server(times: Times) -> hyper::server::conn::http1::Builder {
+fn server(timeouts: ProxyTimeouts) -> hyper::server::conn::http1::Builder {
     let mut server = hyper::server::conn::http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(times.head).max_buf_size(HEAD_BYTES_MAX);
+    server.timer(TokioTimer::new()).header_read_timeout(timeouts.head).max_buf_size(HEAD_BYTES_MAX);
     server
 }
 
-async fn answer_proxied(request: Request<Incoming>, door: &Door, slot: &Slot) -> Answer {
+async fn answer_proxied(
+    request: Request<Incoming>,
+    egress: &SessionEgress,
+    slot: &UpgradeSlot,
+) -> ProxyResponse {
     if request.method() == Method::CONNECT {
-        return open_tunnel(request, door, slot).await;
+        return open_tunnel(request, egress, slot).await;
     }
     let authority =
         request.uri().authority().filter(|_| request.uri().scheme_str() == Some("http"));
-    let Some((host, port)) = authority.and_then(|authority| place(authority, Some(USUAL_PORT)))
+    let Some((host, port)) =
+        authority.and_then(|authority| host_and_port(authority, Some(DEFAULT_PORT)))
     else {
-        return bad_request("send CONNECT host:port, or a whole http:// URI");
+        return bad_request("send CONNECT host:port, or a request with an absolute http:// URI");
     };
-    let upstream = match door.reach(&host, port).await {
+    let upstream = match egress.reach(&host, port).await {
         Ok(upstream) => upstream,
         Err(why) => return not_reached(&host, port, why),
     };
-    let named = host_header(&upstream.host, port);
+    let host_header = host_header(&upstream.host, port);
     match Relay::open(upstream.stream).await {
-        Ok((mut relay, _)) => exchange(request, named, &mut relay, slot).await,
+        Ok((mut relay, _)) => forward(request, host_header, &mut relay, slot).await,
         Err(_) => bad_gateway("the host closed the connection"),
     }
 }
 
-async fn open_tunnel(request: Request<Incoming>, door: &Door, slot: &Slot) -> Answer {
-    let Some((host, port)) = request.uri().authority().and_then(|wanted| place(wanted, None))
+async fn open_tunnel(
+    request: Request<Incoming>,
+    egress: &SessionEgress,
+    slot: &UpgradeSlot,
+) -> ProxyResponse {
+    let Some((host, port)) =
+        request.uri().authority().and_then(|authority| host_and_port(authority, None))
     else {
         return bad_request("CONNECT needs host:port");
     };
-    match door.reach(&host, port).await {
+    match egress.reach(&host, port).await {
         Ok(upstream) => {
-            slot.leave(After::Tunnel { client: hyper::upgrade::on(request), upstream });
+            slot.set(PendingUpgrade::Tunnel { client: hyper::upgrade::on(request), upstream });
             ok()
         }
         Err(why) => not_reached(&host, port, why),
     }
 }
 
-/// Serves HTTP inside a tunnel, of which `held` has come already. It goes on over the tunnel's own
-/// connection, and ends when the host closes that.
+/// Serves HTTP inside a tunnel. `held` are the client's bytes that were read already. Requests are
+/// forwarded over the tunnel's connection; the tunnel ends when the host closes that connection.
 pub(super) async fn serve_tunnel(
     client: impl Duplex,
     held: Vec<u8>,
     upstream: Upstream,
-    door: &Arc<Door>,
+    egress: &Arc<SessionEgress>,
 ) {
     let Upstream { host, port, stream, .. } = upstream;
     let Ok((relay, mut closed)) = Relay::open(stream).await else { return };
-    let tunnel = Arc::new(Tunnelled { host, port, relay: Mutex::new(Some(relay)) });
-    let slot = Slot::default();
+    let tunnel = Arc::new(HttpTunnel { host, port, relay: Mutex::new(Some(relay)) });
+    let slot = UpgradeSlot::default();
     let service = service_fn(|request| {
-        let (door, slot, tunnel) = (door.clone(), slot.clone(), tunnel.clone());
-        async move { Ok::<_, Infallible>(answer_tunnelled(request, &tunnel, &door, &slot).await) }
+        let (egress, slot, tunnel) = (egress.clone(), slot.clone(), tunnel.clone());
+        async move { Ok::<_, Infallible>(answer_tunnelled(request, &tunnel, &egress, &slot).await) }
     });
     let (reader, writer) = tokio::io::split(client);
     let client = tokio::io::join(std::io::Cursor::new(held).chain(reader), writer);
-    let served = server(door.times).serve_connection(TokioIo::new(client), service).with_upgrades();
+    let served =
+        server(egress.timeouts).serve_connection(TokioIo::new(client), service).with_upgrades();
     let mut served = pin!(served);
     tokio::select! {
-        // First the requests: an answer that is there is passed on before the end is looked at.
+        // Requests first: a response that has arrived is forwarded before the close is handled.
         biased;
         _ = served.as_mut() => {}
         _ = &mut closed => {
             if slot.is_empty() {
                 served.as_mut().graceful_shutdown();
             }
-            // A client that breaks off or talks nonsense is its own affair.
+            // As in `serve_proxy`: a client's error needs no report.
             let _ = served.as_mut().await;
         }
     }
-    if let Some(After::WebSocket { client, host, driver }) = slot.take() {
+    if let Some(PendingUpgrade::WebSocket { client, host, driver }) = slot.take() {
         join(client, host, driver).await;
     }
 }
 
-/// A tunnel that HTTP is spoken in.
-struct Tunnelled {
+/// A tunnel that carries HTTP.
+struct HttpTunnel {
     host: String,
     port: u16,
-    /// Absent while a request is on its way.
+    /// Absent while a request is being forwarded.
     relay: Mutex<Option<Relay>>,
 }
 
-impl Tunnelled {
+impl HttpTunnel {
     fn take(&self) -> Option<Relay> {
         self.relay.lock().expect("no holder of this lock can panic").take()
     }
@@ -175,74 +191,78 @@ impl Tunnelled {
 
 async fn answer_tunnelled(
     request: Request<Incoming>,
-    tunnel: &Tunnelled,
-    door: &Door,
-    slot: &Slot,
-) -> Answer {
-    let Some(asked) = hosts_asked(&request) else {
-        return bad_request("the request names its host in a way that cannot be read");
+    tunnel: &HttpTunnel,
+    egress: &SessionEgress,
+    slot: &UpgradeSlot,
+) -> ProxyResponse {
+    let Some(hosts) = requested_hosts(&request) else {
+        return bad_request("the request's host is ambiguous or is no valid host name");
     };
-    for host in &asked {
-        if !is_for(host, &tunnel.host, tunnel.port, door) {
-            let why = Refused::HttpHost;
-            door.ledger.note(host, tunnel.port, Err(NotReached::Refused(why))).await;
+    for host in &hosts {
+        if !is_for(host, &tunnel.host, tunnel.port, egress) {
+            let why = RefusalReason::HttpHost;
+            egress.ledger.note(host, tunnel.port, Err(NotReached::Refused(why))).await;
             return refused(host, tunnel.port, why);
         }
     }
     if request.method() == Method::CONNECT {
-        return bad_request("CONNECT is for the proxy itself");
+        return bad_request("CONNECT inside a tunnel is not supported; send it to the proxy");
     }
-    let named = host_header(asked.first().unwrap_or(&tunnel.host), tunnel.port);
+    let host_header = host_header(hosts.first().unwrap_or(&tunnel.host), tunnel.port);
     let Some(mut relay) = tunnel.take() else {
         return bad_gateway("the host closed the connection");
     };
-    let answer = exchange(request, named, &mut relay, slot).await;
+    let response = forward(request, host_header, &mut relay, slot).await;
     tunnel.put_back(relay);
-    answer
+    response
 }
 
-/// Every host that a request names, in the URI and in its header; `None` where there is more than
-/// one header, or one is no host.
-fn hosts_asked(request: &Request<Incoming>) -> Option<Vec<String>> {
+/// Every host that a request names, in its URI and in its `Host` header. `None` when there are several
+/// `Host` headers, or a name is no valid host.
+fn requested_hosts(request: &Request<Incoming>) -> Option<Vec<String>> {
     let mut headers = request.headers().get_all(HOST).iter();
     let header = headers.next().map(|value| Authority::try_from(value.as_bytes()));
     let header = header.transpose().ok()?;
     if headers.next().is_some() {
         return None;
     }
-    let asked = request.uri().authority().into_iter().chain(header.as_ref());
-    asked.map(|authority| normal_host(&place(authority, Some(USUAL_PORT))?.0)).collect()
+    let authorities = request.uri().authority().into_iter().chain(header.as_ref());
+    authorities
+        .map(|authority| normal_host(&host_and_port(authority, Some(DEFAULT_PORT))?.0))
+        .collect()
 }
 
-/// Sends a request on, as one for the host that was checked, and answers with what comes back.
-async fn exchange(
+/// Forwards a request with the checked host as its `Host` header, and returns the host's response.
+async fn forward(
     mut request: Request<Incoming>,
-    named: Option<HeaderValue>,
+    host_header: Option<HeaderValue>,
     relay: &mut Relay,
-    slot: &Slot,
-) -> Answer {
-    let Some(named) = named else { return bad_request("the host cannot be written") };
-    let switch = Switch::asked_by(request.headers());
+    slot: &UpgradeSlot,
+) -> ProxyResponse {
+    let Some(host_header) = host_header else {
+        return bad_request("the host name cannot be a Host header");
+    };
+    let switch = Switch::requested_by(request.headers());
     let client = hyper::upgrade::on(&mut request);
     strip(request.headers_mut(), switch);
-    request.headers_mut().insert(HOST, named);
+    request.headers_mut().insert(HOST, host_header);
     *request.version_mut() = Version::HTTP_11;
     *request.uri_mut() = origin_form(request.uri());
-    let Ok(mut answer) = relay.send(request).await else {
+    let Ok(mut response) = relay.send(request).await else {
         return bad_gateway("the host closed the connection");
     };
-    let switched = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     if switched && switch == Switch::No {
-        return bad_gateway("the host switched protocols, which nobody asked for");
+        return bad_gateway("the host switched to a protocol that the request did not ask for");
     }
-    strip(answer.headers_mut(), if switched { switch } else { Switch::No });
+    strip(response.headers_mut(), if switched { switch } else { Switch::No });
     let driver = relay.driver();
     if switched {
-        let host = hyper::upgrade::on(&mut answer);
-        slot.leave(After::WebSocket { client, host, driver: driver.clone() });
+        let host = hyper::upgrade::on(&mut response);
+        slot.set(PendingUpgrade::WebSocket { client, host, driver: driver.clone() });
     }
-    answer.map(|body| {
-        // The connection goes on for as long as the answer is read.
+    response.map(|body| {
+        // The body owns the driver: the connection stays open while the response is read.
         let keep_driver = move |frame| {
             let _ = &driver;
             frame
@@ -251,35 +271,35 @@ async fn exchange(
     })
 }
 
-/// Joins two ends that have become a WebSocket.
+/// Copies bytes between client and host after both switched to WebSocket.
 async fn join(client: OnUpgrade, host: OnUpgrade, driver: Arc<Driver>) {
     let (Ok(client), Ok(host)) = (client.await, host.await) else { return };
     tunnel::copy(TokioIo::new(client), TokioIo::new(host)).await;
     drop(driver);
 }
 
-/// The host and port in a URI, which has no user in it.
-fn place(authority: &Authority, usual_port: Option<u16>) -> Option<(String, u16)> {
+/// The host and port of a URI. `None` when the URI contains user information.
+fn host_and_port(authority: &Authority, default_port: Option<u16>) -> Option<(String, u16)> {
     if authority.as_str().contains('@') {
         return None;
     }
     let port = match authority.port() {
         Some(port) => Some(port.as_str().parse().ok()?),
-        None => usual_port,
+        None => default_port,
     };
     Some((authority.host().to_owned(), port?))
 }
 
-/// A Host header.
+/// The value of the `Host` header.
 fn host_header(host: &str, port: u16) -> Option<HeaderValue> {
     let mut text = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    if port != USUAL_PORT {
+    if port != DEFAULT_PORT {
         text.push_str(&format!(":{port}"));
     }
     HeaderValue::try_from(text).ok()
 }
 
-/// A URI as the host itself is asked for it.
+/// The URI in origin form: only path and query, as an origin server expects it.
 fn origin_form(uri: &Uri) -> Uri {
     let path = uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     Uri::from(path)

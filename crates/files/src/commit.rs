@@ -1,5 +1,5 @@
-//! Puts staged files in their places, all or none: every condition is checked first, each file is
-//! exchanged with what was there, and what was done is undone when a later one fails.
+//! Commits changes, all or none. Every precondition is checked first. Then each staged file is
+//! exchanged with the existing file. When a later change fails, the earlier changes are undone.
 
 use std::os::fd::OwnedFd;
 
@@ -9,39 +9,39 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::condition::{etag, same_content};
-use super::staging::{Staged, Staging};
-use super::{Condition, FileError, FilePath, Workspace};
+use super::precondition::{etag, same_content};
+use super::staging::{StagedFile, Staging};
+use super::{FileError, FilePath, Precondition, Workspace};
 
-/// The bits of a file's mode that the next file of its name gets.
+/// The mode bits that a new file takes over from the file it replaces.
 const MODE_KEPT: u32 = 0o777;
 
-/// One file that is to be another, or none.
+/// One change to commit.
 #[derive(Debug)]
-pub(super) struct Change {
+pub(super) struct StagedChange {
     pub path: FilePath,
-    pub condition: Condition,
-    pub act: Act,
+    pub condition: Precondition,
+    pub action: FileAction,
 }
 
 #[derive(Debug)]
-pub(super) enum Act {
-    Put(Staged),
+pub(super) enum FileAction {
+    Put(StagedFile),
     Delete,
 }
 
-/// What became of a change: the etag of what was put.
+/// The result of a change: the etag of the new file, or `None` for a delete.
 pub(super) type Etag = Option<String>;
 
-/// Does all changes or none, and says each one's outcome, in order.
+/// Commits all changes or none. Returns the result of each change, in order.
 pub(super) fn commit(
     workspace: &Workspace,
     staging: &mut Staging,
-    changes: &[Change],
+    changes: &[StagedChange],
 ) -> Result<Vec<Etag>, FileError> {
-    let _alone = workspace.alone();
+    let _lock = workspace.lock_commits();
     let before = check(workspace, changes)?;
-    let mut done = Done { workspace, steps: Vec::new(), made: Vec::new() };
+    let mut done = AppliedChanges { workspace, steps: Vec::new(), made: Vec::new() };
     let mut etags = Vec::with_capacity(changes.len());
     let keep = if changes.len() == 1 { Keep::IfConditional } else { Keep::Always };
     for (change, before) in changes.iter().zip(before) {
@@ -53,29 +53,31 @@ pub(super) fn commit(
     Ok(etags)
 }
 
-/// What is at each change's path, if all conditions hold.
+/// The current status of each change's path. Fails unless all preconditions hold.
 pub(super) fn check(
     workspace: &Workspace,
-    changes: &[Change],
+    changes: &[StagedChange],
 ) -> Result<Vec<Option<Stat>>, FileError> {
     let mut conflicts = Vec::new();
     let mut found = Vec::with_capacity(changes.len());
     for change in changes {
         let path = change.path.as_str();
         let there = match workspace.look(&change.path) {
-            // A file on the way may be one that this very write-back removes.
-            Err(FileError::Refused { .. }) if changes.len() > 1 && on_the_way(changes, change) => {
+            // The same write-back may remove the file that is in the way.
+            Err(FileError::Refused { .. })
+                if changes.len() > 1 && parent_is_deleted(changes, change) =>
+            {
                 None
             }
             looked => looked?,
         };
-        if let (Act::Put(_), Some(stat)) = (&change.act, &there) {
-            workspace.check_plain(&change.path, stat)?;
+        if let (FileAction::Put(_), Some(stat)) = (&change.action, &there) {
+            workspace.check_regular(&change.path, stat)?;
         }
-        match (&change.act, &there) {
+        match (&change.action, &there) {
             _ if !change.condition.holds(there.as_ref()) => conflicts.push(path.to_owned()),
-            (Act::Delete, None) => return Err(FileError::of(path, Errno::NOENT)),
-            (Act::Delete, Some(stat)) if is_directory(stat) => {
+            (FileAction::Delete, None) => return Err(FileError::of(path, Errno::NOENT)),
+            (FileAction::Delete, Some(stat)) if is_directory(stat) => {
                 return Err(FileError::of(path, Errno::ISDIR));
             }
             _ => {}
@@ -85,61 +87,62 @@ pub(super) fn check(
     if conflicts.is_empty() { Ok(found) } else { Err(FileError::Conflict { paths: conflicts }) }
 }
 
-/// Whether another change removes a file that is where this one needs a directory.
-fn on_the_way(changes: &[Change], wanted: &Change) -> bool {
+/// Whether another change deletes a file at a path where this change needs a directory.
+fn parent_is_deleted(changes: &[StagedChange], wanted: &StagedChange) -> bool {
     changes.iter().any(|other| {
-        matches!(other.act, Act::Delete)
+        matches!(other.action, FileAction::Delete)
             && other.path != wanted.path
             && wanted.path.is_within(&other.path)
     })
 }
 
-/// Whether what was there is kept until all is done.
+/// Whether the old file is kept until the commit is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keep {
     Always,
-    /// It is compared with what was expected, and put back if it is something else.
+    /// Only for a change with a precondition: the old file is verified, and restored if it is not the
+    /// expected one.
     IfConditional,
 }
 
-/// What was done so far.
-struct Done<'w> {
+/// The changes that were applied so far.
+struct AppliedChanges<'w> {
     workspace: &'w Workspace,
-    steps: Vec<Step>,
-    /// Directories, the upper ones first.
+    steps: Vec<UndoStep>,
+    /// New directories, parents first.
     made: Vec<FilePath>,
 }
 
 /// How to undo one change.
-enum Step {
-    /// There was nothing.
+enum UndoStep {
+    /// The path was empty before.
     Made(FilePath),
-    /// What was there is in the staging, under this name.
+    /// The old file is in the staging, under this name.
     Exchanged(FilePath, String),
     Removed(FilePath, String),
-    /// What was there is gone; nothing comes after it.
+    /// The old file is gone. Such a change is the only one of its commit, so nothing fails after it.
     Final,
 }
 
-impl Done<'_> {
+impl AppliedChanges<'_> {
     fn apply(
         &mut self,
         staging: &mut Staging,
-        change: &Change,
+        change: &StagedChange,
         before: Option<&Stat>,
         keep: Keep,
     ) -> Result<Etag, FileError> {
-        let keeps = keep == Keep::Always || change.condition != Condition::Any;
+        let keeps = keep == Keep::Always || change.condition != Precondition::Any;
         let Some((above, name)) = change.path.split() else {
             return Err(FileError::of("", Errno::ISDIR));
         };
         let failed = |cause: Errno| match cause {
-            // It was there, or was not, a moment ago.
+            // The path changed after its precondition was checked.
             Errno::NOENT | Errno::EXIST => FileError::conflict(change.path.as_str()),
             other => FileError::of(change.path.as_str(), other),
         };
-        match &change.act {
-            Act::Put(staged) => {
+        match &change.action {
+            FileAction::Put(staged) => {
                 let directory = self.workspace.make_directory(&above, &mut self.made)?;
                 let file = staging.open(staged).map_err(failed)?;
                 if let Some(before) = before {
@@ -151,19 +154,19 @@ impl Done<'_> {
                     target.place(staging, &staged.name, before, &change.condition)
                 } else {
                     renameat(staging.directory(), &staged.name, &target.directory, name)
-                        .map(|()| Step::Final)
+                        .map(|()| UndoStep::Final)
                 };
                 self.steps.push(step.map_err(failed)?);
                 Ok(Some(etag(&fstat(&file).map_err(failed)?)))
             }
-            Act::Delete => {
+            FileAction::Delete => {
                 let directory = self.workspace.directory(&above)?;
                 let target = Target { directory, name, path: &change.path };
                 let step = match before {
                     Some(before) if keeps => target.take_away(staging, before, &change.condition),
                     _ => {
                         let gone = unlinkat(&target.directory, name, AtFlags::empty());
-                        gone.map(|()| Step::Final)
+                        gone.map(|()| UndoStep::Final)
                     }
                 };
                 self.steps.push(step.map_err(failed)?);
@@ -172,35 +175,38 @@ impl Done<'_> {
         }
     }
 
-    /// Puts everything back, and says what to tell.
+    /// Undoes all changes. Returns the error for the client.
     fn undo(self, staging: &Staging, error: FileError) -> FileError {
         let mut left = Vec::new();
         for step in self.steps.into_iter().rev() {
-            let undone =
-                match &step {
-                    Step::Made(path) => take(self.workspace, path, |dir, name| {
-                        unlinkat(dir, name, AtFlags::empty())
-                    }),
-                    Step::Exchanged(path, kept) => take(self.workspace, path, |dir, name| {
-                        match exchange(staging, kept, dir, name) {
-                            Err(Errno::INVAL) => renameat(staging.directory(), kept, dir, name),
-                            done => done,
-                        }
-                    }),
-                    Step::Removed(path, kept) => take(self.workspace, path, |dir, name| {
-                        rename_onto_nothing(staging, kept, dir, name)
-                    }),
-                    Step::Final => Ok(()),
-                };
+            let undone = match &step {
+                UndoStep::Made(path) => in_parent(self.workspace, path, |dir, name| {
+                    unlinkat(dir, name, AtFlags::empty())
+                }),
+                UndoStep::Exchanged(path, kept) => in_parent(self.workspace, path, |dir, name| {
+                    match exchange(staging, kept, dir, name) {
+                        Err(Errno::INVAL) => renameat(staging.directory(), kept, dir, name),
+                        done => done,
+                    }
+                }),
+                UndoStep::Removed(path, kept) => in_parent(self.workspace, path, |dir, name| {
+                    rename_onto_nothing(staging, kept, dir, name)
+                }),
+                UndoStep::Final => Ok(()),
+            };
             if undone.is_err()
-                && let Step::Made(path) | Step::Exchanged(path, _) | Step::Removed(path, _) = step
+                && let UndoStep::Made(path)
+                | UndoStep::Exchanged(path, _)
+                | UndoStep::Removed(path, _) = step
             {
                 left.push(path.as_str().to_owned());
             }
         }
         for path in self.made.iter().rev() {
-            // One that is not empty any more is somebody's.
-            let _ = take(self.workspace, path, |dir, name| unlinkat(dir, name, AtFlags::REMOVEDIR));
+            // Somebody else uses a directory that is not empty any more.
+            let _ = in_parent(self.workspace, path, |dir, name| {
+                unlinkat(dir, name, AtFlags::REMOVEDIR)
+            });
         }
         if left.is_empty() {
             return error;
@@ -209,18 +215,18 @@ impl Done<'_> {
     }
 }
 
-/// Does something with a name in its directory.
-fn take(
+/// Opens the parent directory of a path and applies `action` to the last part.
+fn in_parent(
     workspace: &Workspace,
     path: &FilePath,
-    act: impl FnOnce(&OwnedFd, &str) -> rustix::io::Result<()>,
+    action: impl FnOnce(&OwnedFd, &str) -> rustix::io::Result<()>,
 ) -> Result<(), FileError> {
     let Some((above, name)) = path.split() else { return Ok(()) };
     let directory = workspace.directory(&above)?;
-    act(&directory, name).map_err(|cause| FileError::of(path.as_str(), cause))
+    action(&directory, name).map_err(|cause| FileError::of(path.as_str(), cause))
 }
 
-/// A name in its directory.
+/// The path of a change, as an open parent directory and a name in it.
 struct Target<'c> {
     directory: OwnedFd,
     name: &'c str,
@@ -228,26 +234,26 @@ struct Target<'c> {
 }
 
 impl Target<'_> {
-    /// Puts a staged file in place. What was there goes into the staging.
+    /// Moves a staged file into place. The old file goes into the staging.
     fn place(
         &self,
         staging: &mut Staging,
         staged: &str,
         before: Option<&Stat>,
-        condition: &Condition,
-    ) -> rustix::io::Result<Step> {
+        condition: &Precondition,
+    ) -> rustix::io::Result<UndoStep> {
         let Some(before) = before else {
             match rename_onto_nothing(staging, staged, &self.directory, self.name) {
-                // Somebody was quicker, and that is nobody's condition.
-                Err(Errno::EXIST) if *condition == Condition::Any => {}
-                done => return done.map(|()| Step::Made(self.path.clone())),
+                // Another writer won the race; this write is unconditional, so overwrite.
+                Err(Errno::EXIST) if *condition == Precondition::Any => {}
+                done => return done.map(|()| UndoStep::Made(self.path.clone())),
             }
             exchange(staging, staged, &self.directory, self.name)?;
             return self.accept(staging, staged, staged, None, condition);
         };
         match exchange(staging, staged, &self.directory, self.name) {
             Ok(()) => self.accept(staging, staged, staged, Some(before), condition),
-            // A file system that cannot: in two steps, with nothing there between them.
+            // The file system cannot exchange: move in two steps. In between, the path is empty.
             Err(Errno::INVAL) => {
                 let kept = staging.fresh()?;
                 renameat(&self.directory, self.name, staging.directory(), &kept)?;
@@ -258,20 +264,20 @@ impl Target<'_> {
         }
     }
 
-    /// Whether what came out of the place is what was expected there; if not, it goes back.
+    /// Verifies that the replaced file is the expected one; otherwise restores it and fails.
     fn accept(
         &self,
         staging: &Staging,
         staged: &str,
         kept: &str,
         before: Option<&Stat>,
-        condition: &Condition,
-    ) -> rustix::io::Result<Step> {
+        condition: &Precondition,
+    ) -> rustix::io::Result<UndoStep> {
         let came = statat(staging.directory(), kept, AtFlags::SYMLINK_NOFOLLOW)?;
         let expected = before.is_some_and(|before| same_content(before, &came));
-        let plain = FileType::from_raw_mode(came.st_mode) == FileType::RegularFile;
-        if expected || (plain && *condition == Condition::Any) {
-            return Ok(Step::Exchanged(self.path.clone(), kept.to_owned()));
+        let regular = FileType::from_raw_mode(came.st_mode) == FileType::RegularFile;
+        if expected || (regular && *condition == Precondition::Any) {
+            return Ok(UndoStep::Exchanged(self.path.clone(), kept.to_owned()));
         }
         if kept == staged {
             exchange(staging, kept, &self.directory, self.name)?;
@@ -282,22 +288,22 @@ impl Target<'_> {
         Err(Errno::EXIST)
     }
 
-    /// Takes a file out of its place, into the staging.
+    /// Moves a file from its place into the staging.
     fn take_away(
         &self,
         staging: &mut Staging,
         before: &Stat,
-        condition: &Condition,
-    ) -> rustix::io::Result<Step> {
+        condition: &Precondition,
+    ) -> rustix::io::Result<UndoStep> {
         let kept = staging.fresh()?;
         renameat(&self.directory, self.name, staging.directory(), &kept)?;
         let came = statat(staging.directory(), &kept, AtFlags::SYMLINK_NOFOLLOW)?;
-        let wrong = *condition != Condition::Any && !same_content(before, &came);
+        let wrong = *condition != Precondition::Any && !same_content(before, &came);
         if wrong || is_directory(&came) {
             rename_onto_nothing(staging, &kept, &self.directory, self.name)?;
             return Err(Errno::EXIST);
         }
-        Ok(Step::Removed(self.path.clone(), kept))
+        Ok(UndoStep::Removed(self.path.clone(), kept))
     }
 }
 
@@ -314,7 +320,8 @@ fn exchange(
     renameat_with(staging.directory(), staged, directory, name, RenameFlags::EXCHANGE)
 }
 
-/// Where the file system cannot refuse to replace, what is made at the same moment is replaced.
+/// Renames onto a free name. A file system without `RENAME_NOREPLACE` may overwrite a file that was made
+/// at the same moment.
 fn rename_onto_nothing(
     staging: &Staging,
     staged: &str,

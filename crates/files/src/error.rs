@@ -1,4 +1,4 @@
-//! Why a file is not to be had or not written, and what its client is told.
+//! Why a file operation fails, with the message and code for the client.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use windlass_protocol::ErrorCode;
 use windlass_protocol::frame::FrameError;
 
-/// Paths that a message names; the rest is counted.
+/// Maximum number of paths that a message names; further paths are counted.
 const NAMED_MAX: usize = 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -15,22 +15,22 @@ pub enum FileError {
     NotFound { path: String },
     #[error("the path {path:?} is refused: {why}")]
     Refused { path: String, why: &'static str },
-    #[error("nothing was written, since these are not as expected: {}", named(paths))]
+    #[error("nothing was written, because the precondition fails for: {}", named(paths))]
     Conflict { paths: Vec<String> },
-    #[error("{path:?} is larger than the {limit} bytes that are allowed")]
+    #[error("{path:?} is larger than the limit of {limit} bytes")]
     TooLarge { path: String, limit: u64 },
-    #[error("there is no room for {path:?} on the workspace's disk")]
+    #[error("the workspace's disk has no space left for {path:?}")]
     DiskFull { path: String },
     #[error("the workspace {path} cannot be opened: {cause}")]
     NoWorkspace { path: String, cause: io::Error },
-    /// Without it nothing holds a path beneath the workspace.
-    #[error("this kernel has no openat2, so files cannot be reached safely")]
+    /// Without `openat2` nothing confines a path to the workspace.
+    #[error("this kernel has no openat2, so files cannot be accessed safely")]
     NoOpenat2,
     #[error("{0}")]
     BadRequest(String),
-    #[error("the write-back's body is not made of frames: {0}")]
+    #[error("the write-back's body is not a valid sequence of frames: {0}")]
     BadFrame(#[from] FrameError),
-    #[error("the node watches as many directories as it can; the next watch is refused")]
+    #[error("the node has no watch left; end another watch and try again")]
     TooManyWatches,
     #[error("{path:?} failed: {cause}")]
     Failed { path: String, cause: io::Error },
@@ -47,24 +47,24 @@ fn named(paths: &[String]) -> String {
 }
 
 impl FileError {
-    /// What the kernel's refusal of `path` means.
+    /// Translates an error of the kernel about `path`.
     pub fn of(path: &str, cause: impl Into<io::Error>) -> Self {
         let cause = cause.into();
         let path = path.to_owned();
         let refused = |why| Self::Refused { path: path.clone(), why };
         match Errno::from_io_error(&cause) {
             Some(Errno::NOENT) => Self::NotFound { path },
-            // Beneath the workspace there is no such thing.
+            // `openat2` reports a path that leads out of the workspace as EXDEV.
             Some(Errno::XDEV) => refused("it leads out of the workspace, or to another disk"),
-            Some(Errno::LOOP) => refused("it is or goes through a link that is not followed"),
-            Some(Errno::NOTDIR) => refused("a part of it is no directory"),
+            Some(Errno::LOOP) => refused("it is or contains a symlink that is not followed"),
+            Some(Errno::NOTDIR) => refused("a part of it is not a directory"),
             Some(Errno::ISDIR) => refused("it is a directory"),
             Some(Errno::NOTEMPTY | Errno::EXIST) => refused("the directory is not empty"),
-            Some(Errno::ACCESS | Errno::PERM) => refused("the node may not touch it"),
-            Some(Errno::ROFS) => refused("it is on a disk that is read-only"),
+            Some(Errno::ACCESS | Errno::PERM) => refused("the node has no permission"),
+            Some(Errno::ROFS) => refused("it is on a read-only file system"),
             Some(Errno::NAMETOOLONG) => refused("it is too long"),
-            Some(Errno::AGAIN) => refused("its directories are being moved about"),
-            Some(Errno::NXIO | Errno::NODEV) => refused("it is no plain file"),
+            Some(Errno::AGAIN) => refused("its directories are being renamed"),
+            Some(Errno::NXIO | Errno::NODEV) => refused("it is not a regular file"),
             Some(Errno::NOSPC | Errno::DQUOT) => Self::DiskFull { path },
             Some(Errno::NOSYS) => Self::NoOpenat2,
             _ => Self::Failed { path, cause },
@@ -75,7 +75,7 @@ impl FileError {
         Self::Conflict { paths: vec![path.to_owned()] }
     }
 
-    /// The stable code that its client is told.
+    /// The stable code for the client.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::NotFound { .. } | Self::NoWorkspace { .. } => ErrorCode::FileNotFound,

@@ -1,5 +1,6 @@
-//! What a policy hides inside of a workspace. The sandbox hides it from the code; here it is left
-//! out for clients too, so that no link or name that the code chose leads one to fetch it.
+//! The paths that a policy hides inside a workspace. The sandbox hides them from the session's code.
+//! This module hides them from clients too, so that no symlink or name that the code made leads a
+//! client to fetch a hidden file.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -7,34 +8,34 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, Stat, fstat, openat};
 use windlass_protocol::policy::expand_home;
 
-use super::{FilePath, Identity, Place};
+use super::{FileIdentity, FilePath, WorkspaceAccess};
 
-/// Directories above a file that are looked at; deeper ones are refused.
+/// Maximum number of parent directories that are checked. A deeper directory counts as hidden.
 const ABOVE_MAX: usize = 256;
 
-/// The hidden paths below one workspace; hardly ever any.
+/// The hidden paths below one workspace. Most workspaces have none.
 #[derive(Debug, Default)]
 pub(super) struct Hidden {
     paths: Vec<FilePath>,
-    /// Of those that exist: a file has other names than the one that is hidden.
-    identities: Vec<Identity>,
+    /// Identities of the hidden files that exist, because a file can have other names too.
+    identities: Vec<FileIdentity>,
 }
 
 impl Hidden {
-    pub fn of(place: &Place) -> Self {
+    pub fn of(access: &WorkspaceAccess) -> Self {
         let real = |path: &Path| path.canonicalize().ok();
         let workspaces: Vec<PathBuf> =
-            std::iter::once(place.workspace.clone()).chain(real(&place.workspace)).collect();
+            std::iter::once(access.workspace.clone()).chain(real(&access.workspace)).collect();
         let below = |path: &Path| {
             let inside = workspaces.iter().find_map(|root| path.strip_prefix(root).ok())?;
             FilePath::file(inside.to_str()?).ok()
         };
-        let home = place.home.as_deref();
-        let named = place.hidden.iter().filter_map(|path| expand_home(path, home));
+        let home = access.home.as_deref();
+        let named = access.hidden.iter().filter_map(|path| expand_home(path, home));
         let mut found = Self::default();
-        for path in named.chain(place.own.iter().cloned()) {
+        for path in named.chain(access.node_dirs.iter().cloned()) {
             found.paths.extend(below(&path));
-            // Most of what is hidden does not exist: one look tells.
+            // Most hidden paths do not exist: one system call finds that out.
             let Some(real) = path.symlink_metadata().ok().and_then(|_| real(&path)) else {
                 continue;
             };
@@ -42,24 +43,24 @@ impl Hidden {
                 found.paths.push(inside);
                 found
                     .identities
-                    .extend(rustix::fs::stat(&real).ok().map(|stat| Identity::of(&stat)));
+                    .extend(rustix::fs::stat(&real).ok().map(|stat| FileIdentity::of(&stat)));
             }
         }
         found
     }
 
-    /// Whether that name is hidden.
+    /// Whether a path is hidden.
     pub fn hides(&self, path: &FilePath) -> bool {
         self.paths.iter().any(|hidden| path.is_within(hidden))
     }
 
-    /// Whether it is one that is hidden, by whatever name.
+    /// Whether a file is hidden, under whatever name it was found.
     pub fn is_one(&self, stat: &Stat) -> bool {
-        self.identities.contains(&Identity::of(stat))
+        self.identities.contains(&FileIdentity::of(stat))
     }
 
-    /// Whether a directory is hidden or in one that is, by whatever name.
-    pub fn holds(&self, directory: impl AsFd, workspace: Identity) -> rustix::io::Result<bool> {
+    /// Whether a directory is hidden or lies in a hidden directory, under whatever name.
+    pub fn holds(&self, directory: impl AsFd, workspace: FileIdentity) -> rustix::io::Result<bool> {
         if self.identities.is_empty() {
             return Ok(false);
         }
@@ -70,7 +71,7 @@ impl Hidden {
             if self.is_one(&stat) {
                 return Ok(true);
             }
-            if Identity::of(&stat) == workspace {
+            if FileIdentity::of(&stat) == workspace {
                 return Ok(false);
             }
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

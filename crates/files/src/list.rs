@@ -1,4 +1,4 @@
-//! What is in a workspace, a page at a time. Memory depends on the page, not on the directories.
+//! Lists a workspace page by page. Memory use depends on the page size, not on the directories.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -6,12 +6,12 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, Stat, statat};
 use windlass_protocol::api::{ENTRIES_MAX, FileEntry, FileKind, FileList, FilesQuery};
 
-use super::condition::etag;
+use super::precondition::etag;
 use super::staging::is_staged;
 use super::{FileError, FilePath, Workspace};
 use windlass_beneath::entries;
 
-/// Directories within each other that are gone into.
+/// Maximum depth of a recursive list.
 const DEPTH_MAX: usize = 64;
 
 pub fn list(workspace: &Workspace, query: &FilesQuery) -> Result<FileList, FileError> {
@@ -28,14 +28,14 @@ pub fn list(workspace: &Workspace, query: &FilesQuery) -> Result<FileList, FileE
     Ok(page.list)
 }
 
-/// Where to go on in a directory.
+/// The position to resume at, relative to the directory.
 fn below<'a>(after: &'a str, directory: &FilePath) -> Result<&'a str, FileError> {
     let inside = match directory.as_str() {
         "" => Some(after),
         above => after.strip_prefix(above).and_then(|rest| rest.strip_prefix('/')),
     };
     inside.filter(|rest| !rest.is_empty()).ok_or_else(|| {
-        FileError::BadRequest(format!("`after` is {after:?}, which is not in that directory"))
+        FileError::BadRequest(format!("`after` is {after:?}, which is not in the listed directory"))
     })
 }
 
@@ -47,7 +47,7 @@ struct Page<'w> {
 }
 
 impl Page<'_> {
-    /// Adds what comes after `after` in a directory, until the page is full.
+    /// Adds the entries after `after`, until the page is full.
     fn walk(
         &mut self,
         directory: &OwnedFd,
@@ -71,7 +71,7 @@ impl Page<'_> {
                 self.list.entries.push(entry(&here, &stat));
             }
             let enters = self.recursive && depth < DEPTH_MAX && is_directory(&stat);
-            // One that is gone or cannot be read is listed, and no more.
+            // A directory that is gone or unreadable is listed without its entries.
             if enters && let Ok(inner) = self.workspace.directory(&here) {
                 self.walk(&inner, &here, rest.filter(|_| begun), depth + 1)?;
             }
@@ -82,7 +82,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// The first names in a directory from `first` on, as many as can be needed, in order.
+    /// The names in a directory from `first` on, sorted, as many as the page can need.
     fn names(
         &self,
         directory: &OwnedFd,
@@ -90,8 +90,8 @@ impl Page<'_> {
         first: Option<&str>,
     ) -> Result<BTreeSet<String>, FileError> {
         let failed = |cause| FileError::of(path.as_str(), cause);
-        // The page's rest, the one where the last page ended, and one to know of more.
-        let most = self.limit - self.list.entries.len() + 2;
+        // The rest of the page, the entry where the last page ended, and one to detect that there are more.
+        let names_max = self.limit - self.list.entries.len() + 2;
         let mut names = BTreeSet::new();
         for entry in entries(directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
@@ -103,7 +103,7 @@ impl Page<'_> {
                 continue;
             }
             names.insert(name.to_owned());
-            if names.len() > most {
+            if names.len() > names_max {
                 names.pop_last();
             }
         }

@@ -1,26 +1,26 @@
-//! A file's name in a workspace: relative, plain, of bounded length. What is written here is also
-//! what the kernel is asked for; it resolves links itself, and never past the workspace.
+//! A path in a workspace: relative, without `..`, of bounded length. The kernel gets the path
+//! unchanged; it resolves symlinks, but never beyond the workspace.
 
 use super::FileError;
 
 const PATH_BYTES_MAX: usize = 4000;
 
-/// Directories within each other.
+/// Maximum number of parts of a path.
 const DEPTH_MAX: usize = 128;
 
-/// A path without `.`, `..`, empty parts or a leading slash. Empty: the workspace itself.
+/// A path without `.`, `..`, empty parts or a leading slash. The empty path is the workspace itself.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FilePath(String);
 
 impl FilePath {
-    /// A file's path.
+    /// The path of a file.
     pub fn file(text: &str) -> Result<Self, FileError> {
         let refused = |why| Err(FileError::Refused { path: text.to_owned(), why });
         if text.is_empty() {
             return refused("it is empty");
         }
         if text.len() > PATH_BYTES_MAX || text.split('/').count() > DEPTH_MAX {
-            // Its beginning tells which.
+            // The start of the path is enough to recognise it.
             let path = text.chars().take(80).collect();
             return Err(FileError::Refused { path, why: "it is too long or too deep" });
         }
@@ -28,7 +28,7 @@ impl FilePath {
             return refused("it is absolute");
         }
         if text.contains('\0') {
-            return refused("it holds a zero byte");
+            return refused("it contains a NUL byte");
         }
         if text.split('/').any(|part| matches!(part, "" | "." | "..")) {
             return refused("it has an empty part, `.` or `..`");
@@ -36,7 +36,7 @@ impl FilePath {
         Ok(Self(text.to_owned()))
     }
 
-    /// A directory's path; the workspace itself is empty or `.`.
+    /// The path of a directory; the empty text or `.` is the workspace itself.
     pub fn directory(text: &str) -> Result<Self, FileError> {
         match text.strip_suffix('/').unwrap_or(text) {
             "" if text.is_empty() => Ok(Self(String::new())),
@@ -53,7 +53,7 @@ impl FilePath {
         self.0.is_empty()
     }
 
-    /// The directory it is in, and its name there. The workspace itself has none.
+    /// The parent directory and the last part. `None` for the workspace itself.
     pub fn split(&self) -> Option<(Self, &str)> {
         match self.0.rsplit_once('/') {
             Some((above, name)) => Some((Self(above.to_owned()), name)),
@@ -62,12 +62,12 @@ impl FilePath {
         }
     }
 
-    /// What is called `name` in it.
+    /// The path of `name` in this directory.
     pub fn join(&self, name: &str) -> Self {
         if self.0.is_empty() { Self(name.to_owned()) } else { Self(format!("{}/{name}", self.0)) }
     }
 
-    /// Whether it is `other` or below it.
+    /// Whether this path is `other` or below it.
     pub fn is_within(&self, other: &Self) -> bool {
         match self.0.strip_prefix(&other.0) {
             Some(rest) => rest.is_empty() || other.0.is_empty() || rest.starts_with('/'),

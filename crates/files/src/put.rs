@@ -1,28 +1,28 @@
-//! One file from a client: refused before its content comes where that can be told, staged while it
-//! comes, in place when all of it is there.
+//! Writes one file from a client. The file is refused before its content arrives if possible, staged
+//! while it arrives, and moved into place when it is complete.
 
 use bytes::Bytes;
 use windlass_protocol::api::FileWritten;
 
-use super::commit::{Act, Change, commit};
-use super::staging::{Staging, Writing};
-use super::{Condition, FileError, FilePath, Intake, Workspace};
+use super::commit::{FileAction, StagedChange, commit};
+use super::staging::{StagedWriter, Staging};
+use super::{BodySink, FileError, FilePath, Precondition, Workspace};
 
 #[derive(Debug)]
 pub struct Put {
     workspace: Workspace,
     path: FilePath,
-    condition: Condition,
+    condition: Precondition,
     staging: Staging,
-    writing: Writing,
+    writing: StagedWriter,
 }
 
 impl Put {
-    /// `announced`: the content's length, where the client says it.
+    /// `announced` is the content's length, if the client sends it.
     pub fn begin(
         workspace: Workspace,
         path: FilePath,
-        condition: Condition,
+        condition: Precondition,
         announced: Option<u64>,
     ) -> Result<Self, FileError> {
         let limit = workspace.file_bytes_max;
@@ -31,7 +31,7 @@ impl Put {
         }
         let there = workspace.look(&path)?;
         if let Some(stat) = &there {
-            workspace.check_plain(&path, stat)?;
+            workspace.check_regular(&path, stat)?;
         }
         if !condition.holds(there.as_ref()) {
             return Err(FileError::conflict(path.as_str()));
@@ -41,14 +41,14 @@ impl Put {
         Ok(Self { workspace, path, condition, staging, writing })
     }
 
-    /// Puts the whole file in place.
+    /// Moves the complete file into place.
     pub fn finish(self) -> Result<FileWritten, FileError> {
         let Self { workspace, path, condition, mut staging, writing } = self;
         let bytes = writing.bytes;
         let staged =
             staging.finish(writing).map_err(|cause| FileError::of(path.as_str(), cause))?;
         let name = path.as_str().to_owned();
-        let change = Change { path, condition, act: Act::Put(staged) };
+        let change = StagedChange { path, condition, action: FileAction::Put(staged) };
         let done = commit(&workspace, &mut staging, &[change]);
         staging.clear();
         let etag = done?.into_iter().next().flatten().unwrap_or_default();
@@ -56,21 +56,21 @@ impl Put {
     }
 }
 
-impl Intake for Put {
+impl BodySink for Put {
     fn take(&mut self, piece: &[Bytes]) -> Result<(), FileError> {
         piece.iter().try_for_each(|bytes| {
             write(&mut self.writing, bytes, self.path.as_str(), self.workspace.file_bytes_max)
         })
     }
 
-    fn give_up(self) {
+    fn discard(self) {
         self.staging.clear();
     }
 }
 
-/// Adds to a file, within its limit.
+/// Appends to a staged file, within the size limit.
 pub(super) fn write(
-    writing: &mut Writing,
+    writing: &mut StagedWriter,
     bytes: &Bytes,
     path: &str,
     limit: u64,

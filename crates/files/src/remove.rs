@@ -1,17 +1,17 @@
-//! Takes one file out of a workspace, a link without what it leads to, or an empty directory.
+//! Removes one file, symlink (not its target) or empty directory from a workspace.
 
 use rustix::fs::{AtFlags, FileType, unlinkat};
 use rustix::io::Errno;
 use windlass_protocol::api::FileDeleted;
 
-use super::commit::{Act, Change, commit};
+use super::commit::{FileAction, StagedChange, commit};
 use super::staging::Staging;
-use super::{Condition, FileError, FilePath, Workspace};
+use super::{FileError, FilePath, Precondition, Workspace};
 
 pub fn remove(
     workspace: &Workspace,
     path: FilePath,
-    condition: Condition,
+    condition: Precondition,
 ) -> Result<FileDeleted, FileError> {
     let failed = |cause: Errno| FileError::of(path.as_str(), cause);
     let there = workspace.look(&path)?;
@@ -19,15 +19,19 @@ pub fn remove(
         there.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
     let name = path.as_str().to_owned();
     if let (true, Some((above, last))) = (is_directory, path.split()) {
-        if condition != Condition::Any {
+        if condition != Precondition::Any {
             return Err(FileError::conflict(path.as_str()));
         }
         let directory = workspace.directory(&above)?;
         unlinkat(&directory, last, AtFlags::REMOVEDIR).map_err(failed)?;
     } else {
-        // For what is taken away on a condition, until it has been looked at.
+        // A conditional delete moves the file into the staging until the precondition is verified.
         let mut staging = Staging::beside(workspace, &path)?;
-        let done = commit(workspace, &mut staging, &[Change { path, condition, act: Act::Delete }]);
+        let done = commit(
+            workspace,
+            &mut staging,
+            &[StagedChange { path, condition, action: FileAction::Delete }],
+        );
         staging.clear();
         done?;
     }

@@ -1,6 +1,7 @@
-//! Files on their way into a workspace, on the disk they are to be on. They have no name while they are written
-//! where the file system can do that, so a node that is killed leaves nothing; else, and until they are in their
-//! places, they have names that nobody else uses. They are gone when their staging is dropped, whyever that is.
+//! Staged files: files that are written on the workspace's disk before they are moved into place. Where the
+//! file system supports it (`O_TMPFILE`), a file has no name while it is written, so a killed node leaves
+//! nothing behind. Otherwise, and between completion and the move, the file has a random name. Dropping the
+//! staging removes all its files.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,61 +13,61 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::workspace::beneath;
-use super::{FileError, FilePath, Identity, Workspace};
+use super::{FileError, FileIdentity, FilePath, Workspace};
 
-/// How all our names begin, in every workspace.
+/// The prefix of all staged names, in every workspace.
 const PREFIX: &str = ".windlass-";
 
-/// Random bytes in a name: 2^96 never meet.
+/// Random bytes in a name: 96 bits never collide.
 const RANDOM_BYTES: usize = 12;
 
-/// Whether a name is one that only a staging has.
+/// Whether a name has the form of a staged name.
 pub fn is_staged(name: &str) -> bool {
     name.strip_prefix(PREFIX).is_some_and(|rest| {
         rest.len() == 2 * RANDOM_BYTES && rest.bytes().all(|byte| byte.is_ascii_hexdigit())
     })
 }
 
-/// Where files are staged. Removing them can take long, so who drops it on the node's thread has
-/// that done on the pool.
+/// Where files are staged. Removing them can take long, so a drop on the runtime's thread removes them
+/// on the blocking pool.
 #[derive(Debug)]
-pub(super) struct Staging(Option<Names>);
+pub(super) struct Staging(Option<StagedNames>);
 
 /// The names of one staging; removed from the disk when dropped.
 #[derive(Debug)]
-struct Names {
+struct StagedNames {
     directory: OwnedFd,
     names: Vec<String>,
-    /// Where the directory itself is, and its name there, if it was made for this.
-    own: Option<(OwnedFd, String)>,
+    /// The parent and the name of the directory, if the directory was made for this staging.
+    made_in: Option<(OwnedFd, String)>,
 }
 
-/// A file while it is written.
+/// A staged file while it is written.
 #[derive(Debug)]
-pub(super) struct Writing {
+pub(super) struct StagedWriter {
     file: File,
-    /// The name that it has, or gets when all of it is there.
+    /// The name that the file has, or gets when it is complete.
     name: String,
     is_named: bool,
     pub bytes: u64,
 }
 
-/// A file that is written, by its name in the staging.
+/// A complete staged file.
 #[derive(Debug)]
-pub(super) struct Staged {
+pub(super) struct StagedFile {
     pub name: String,
     pub bytes: u64,
-    identity: Identity,
+    identity: FileIdentity,
 }
 
 impl Staging {
-    /// In the directory that the file will be in, or the nearest that is there.
+    /// Stages in the directory of the file, or in the nearest existing directory above it.
     pub fn beside(workspace: &Workspace, path: &FilePath) -> Result<Self, FileError> {
         let directory = workspace.nearest_directory(path)?;
-        Ok(Self(Some(Names { directory, names: Vec::new(), own: None })))
+        Ok(Self(Some(StagedNames { directory, names: Vec::new(), made_in: None })))
     }
 
-    /// In a directory of its own in the workspace.
+    /// Stages in a new directory at the top of the workspace.
     pub fn apart(workspace: &Workspace) -> Result<Self, FileError> {
         let failed = |cause: Errno| FileError::of("", cause);
         let above = workspace.directory(&FilePath::directory("")?)?;
@@ -74,9 +75,11 @@ impl Staging {
         mkdirat(&above, &name, Mode::from_raw_mode(0o700)).map_err(failed)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match beneath(&above, &name, flags, Mode::empty()) {
-            Ok(directory) => {
-                Ok(Self(Some(Names { directory, names: Vec::new(), own: Some((above, name)) })))
-            }
+            Ok(directory) => Ok(Self(Some(StagedNames {
+                directory,
+                names: Vec::new(),
+                made_in: Some((above, name)),
+            }))),
             Err(cause) => {
                 let _ = unlinkat(&above, &name, AtFlags::REMOVEDIR);
                 Err(failed(cause))
@@ -88,60 +91,63 @@ impl Staging {
         self.names().directory.as_fd()
     }
 
-    /// A name that nothing has and that will be removed.
+    /// A new unused name. Whatever has this name later is removed with the staging.
     pub fn fresh(&mut self) -> rustix::io::Result<String> {
         let name = fresh_name()?;
         self.names_mut().names.push(name.clone());
         Ok(name)
     }
 
-    /// Begins a file.
-    pub fn begin(&mut self) -> rustix::io::Result<Writing> {
+    pub fn begin(&mut self) -> rustix::io::Result<StagedWriter> {
         let name = self.fresh()?;
         let mode = Mode::from_raw_mode(0o666);
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         if let Ok(file) = openat(self.directory(), ".", flags | OFlags::TMPFILE, mode) {
-            return Ok(Writing { file: file.into(), name, is_named: false, bytes: 0 });
+            return Ok(StagedWriter { file: file.into(), name, is_named: false, bytes: 0 });
         }
         let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let file = openat(self.directory(), &name, flags, mode)?;
-        Ok(Writing { file: file.into(), name, is_named: true, bytes: 0 })
+        Ok(StagedWriter { file: file.into(), name, is_named: true, bytes: 0 })
     }
 
-    /// All of the file is written.
-    pub fn finish(&self, writing: Writing) -> rustix::io::Result<Staged> {
-        let Writing { file, name, is_named, bytes } = writing;
-        let identity = Identity::of(&fstat(&file)?);
+    /// Gives the complete file its name.
+    pub fn finish(&self, writing: StagedWriter) -> rustix::io::Result<StagedFile> {
+        let StagedWriter { file, name, is_named, bytes } = writing;
+        let identity = FileIdentity::of(&fstat(&file)?);
         if !is_named {
             let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
             linkat(CWD, unnamed, self.directory(), &name, AtFlags::SYMLINK_FOLLOW)?;
         }
-        Ok(Staged { name, bytes, identity })
+        Ok(StagedFile { name, bytes, identity })
     }
 
-    /// A staged file, if it is still the one that was written.
-    pub fn open(&self, staged: &Staged) -> rustix::io::Result<OwnedFd> {
+    /// Opens a staged file, if the name still belongs to the file that was written.
+    pub fn open(&self, staged: &StagedFile) -> rustix::io::Result<OwnedFd> {
         let flags =
             OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = beneath(self.directory(), &staged.name, flags, Mode::empty())?;
-        if Identity::of(&fstat(&file)?) == staged.identity { Ok(file) } else { Err(Errno::NOENT) }
+        if FileIdentity::of(&fstat(&file)?) == staged.identity {
+            Ok(file)
+        } else {
+            Err(Errno::NOENT)
+        }
     }
 
-    /// Removes what is left, here and now.
+    /// Removes the remaining files immediately.
     pub fn clear(mut self) {
         drop(self.0.take());
     }
 
-    fn names(&self) -> &Names {
-        self.0.as_ref().expect("only clear and drop take it, and nothing comes after them")
+    fn names(&self) -> &StagedNames {
+        self.0.as_ref().expect("only clear and drop take the names, and both end the staging")
     }
 
-    fn names_mut(&mut self) -> &mut Names {
-        self.0.as_mut().expect("only clear and drop take it, and nothing comes after them")
+    fn names_mut(&mut self) -> &mut StagedNames {
+        self.0.as_mut().expect("only clear and drop take the names, and both end the staging")
     }
 }
 
-impl Writing {
+impl StagedWriter {
     pub fn write(&mut self, bytes: &Bytes) -> io::Result<()> {
         self.file.write_all(bytes)?;
         self.bytes += bytes.len() as u64;
@@ -152,20 +158,20 @@ impl Writing {
 impl Drop for Staging {
     fn drop(&mut self) {
         let Some(names) = self.0.take() else { return };
-        // If it cannot be run there any more, it is dropped all the same, and so done.
+        // If the pool does not run the closure any more, dropping the closure drops the names.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn_blocking(move || drop(names));
         }
     }
 }
 
-impl Drop for Names {
+impl Drop for StagedNames {
     fn drop(&mut self) {
         for name in &self.names {
-            // Most are gone: they are in their places.
+            // Most names are gone: their files were moved into place.
             let _ = unlinkat(&self.directory, name, AtFlags::empty());
         }
-        if let Some((above, name)) = &self.own {
+        if let Some((above, name)) = &self.made_in {
             let _ = unlinkat(above, name, AtFlags::REMOVEDIR);
         }
     }
@@ -183,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_own_names_are_known_as_ours() {
+    fn only_staged_names_are_recognised() {
         assert!(is_staged(&fresh_name().unwrap()));
         for other in [".windlass-", ".windlass-notes", "windlass-000000000000000000000000", "a"] {
             assert!(!is_staged(other), "{other}");

@@ -1,5 +1,5 @@
-//! Files where no session is needed: workspaces that are the kernel's own, and what is told of
-//! failures that cannot be brought about.
+//! Tests that need no session: workspaces on the kernel's file systems, and messages of failures that
+//! a test cannot provoke.
 
 use std::path::PathBuf;
 
@@ -7,21 +7,21 @@ use bytes::Bytes;
 use rustix::io::Errno;
 use windlass_protocol::ErrorCode;
 
-use super::{Condition, FileError, FilePath, Files, Intake, Place, Put, Workspace};
+use super::{BodySink, FileError, FilePath, Files, Precondition, Put, Workspace, WorkspaceAccess};
 
 fn workspace(path: impl Into<PathBuf>) -> Workspace {
-    let place = Place {
+    let access = WorkspaceAccess {
         workspace: path.into(),
         hidden: Vec::new(),
-        own: Vec::new(),
+        node_dirs: Vec::new(),
         home: None,
         file_bytes_max: 10,
     };
-    Workspace::open(&place, &Files::default()).unwrap()
+    Workspace::open(&access, &Files::default()).unwrap()
 }
 
 #[test]
-fn the_kernels_own_files_are_refused_and_so_are_its_magic_links() {
+fn files_and_magic_links_of_the_kernel_are_refused() {
     let proc = workspace("/proc");
     let root = workspace("/");
     let own = format!("{}/root/etc/hostname", std::process::id());
@@ -41,12 +41,12 @@ fn the_kernels_own_files_are_refused_and_so_are_its_magic_links() {
     }
 }
 
-/// A node that is killed there leaves nothing in the workspace.
+/// So a node that is killed during an upload leaves nothing in the workspace.
 #[test]
-fn a_file_that_is_still_coming_has_no_name() {
+fn a_file_has_no_name_until_it_is_complete() {
     let dir = tempfile::tempdir().unwrap();
     let path = FilePath::file("data").unwrap();
-    let mut put = Put::begin(workspace(dir.path()), path, Condition::Any, None).unwrap();
+    let mut put = Put::begin(workspace(dir.path()), path, Precondition::Any, None).unwrap();
     put.take(&[Bytes::from_static(b"whole")]).unwrap();
     let names = || std::fs::read_dir(dir.path()).unwrap().count();
     assert_eq!(names(), 0);

@@ -1,5 +1,5 @@
-//! What happens in a workspace's directories, told by the kernel (inotify). Owns which directories
-//! are watched under which names; waits for nothing itself.
+//! Watches the directories of a workspace with inotify. Owns the table of watched directories and
+//! their paths. Never waits: the caller reads the events and passes them in.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,11 +15,12 @@ use windlass_protocol::api::{FileEvent, FileEventKind};
 use super::staging::is_staged;
 use super::{FileError, FilePath, Workspace};
 
-/// Directories of one watch. Of more, only that there are more is told.
+/// Maximum number of directories in one watch. More directories give an overflow event.
 const DIRECTORIES_MAX: usize = 4096;
 
-/// Entries told of directories that came with something in them; of more, only that there are.
-const FOUND_MAX: usize = 10_000;
+/// Maximum number of existing entries of new directories that are reported at once. More entries give
+/// an overflow event.
+const EXISTING_MAX: usize = 10_000;
 
 const WATCHED: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::DELETE)
@@ -29,44 +30,45 @@ const WATCHED: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::ONLYDIR)
     .union(WatchFlags::EXCL_UNLINK);
 
-/// A directory and those below it, watched.
+/// A watch on a directory and all directories below it.
 #[derive(Debug)]
-pub struct Watch {
-    /// The runtime's pipe ends only read and wait, which this descriptor does as pipes do.
+pub struct WorkspaceWatch {
+    /// A pipe end of tokio only reads and waits for readiness, and an inotify descriptor supports both.
     inotify: Arc<pipe::Receiver>,
     workspace: Workspace,
     base: FilePath,
     directories: HashMap<i32, FilePath>,
 }
 
-/// What was heard.
+/// The result of a batch of inotify events.
 #[derive(Debug)]
-pub enum Heard {
+pub enum WatchUpdate {
     Events(Vec<FileEvent>),
-    /// The watched directory is gone, and with it everything to watch.
+    /// The watched directory is gone, so the watch ends after these events.
     Gone(Vec<FileEvent>),
 }
 
-/// One of the kernel's events.
+/// One event as the kernel reports it.
 #[derive(Debug, PartialEq, Eq)]
-struct Raw {
+struct InotifyEvent {
     directory: i32,
     flags: u32,
-    /// Absent where it is no text, too: that can neither be told nor asked for.
+    /// Absent also for a name that is not UTF-8: JSON cannot carry such a name.
     name: Option<String>,
 }
 
-/// What is to be told, in order.
+/// The events to report, in order.
 #[derive(Default)]
-struct Tale {
+struct EventBatch {
     events: Vec<FileEvent>,
-    /// Whose last word is that it changed, or was made: nothing more is said of its changes.
+    /// Paths whose change was reported and that were not removed since: a further change is not reported.
     changed: HashSet<FilePath>,
-    found: usize,
+    /// Number of reported existing entries.
+    existing: usize,
 }
 
-impl Watch {
-    /// Watches a directory, and says what it cannot watch of it.
+impl WorkspaceWatch {
+    /// Watches a directory. The events name directories that cannot be watched.
     pub fn begin(
         workspace: Workspace,
         path: FilePath,
@@ -78,7 +80,7 @@ impl Watch {
         })?;
         let inotify = pipe::Receiver::from_owned_fd_unchecked(inotify)
             .map_err(|cause| FileError::of(path.as_str(), cause))?;
-        // Refused here rather than passed over below.
+        // A directory that cannot be opened is an error here; `watch_tree` would skip it.
         workspace.directory(&path)?;
         let mut watch = Self {
             inotify: Arc::new(inotify),
@@ -86,40 +88,40 @@ impl Watch {
             base: path.clone(),
             directories: HashMap::new(),
         };
-        let mut tale = Tale::default();
-        watch.cover(path, Found::Known, &mut tale);
+        let mut batch = EventBatch::default();
+        watch.watch_tree(path, ExistingEntries::Skip, &mut batch);
         if watch.directories.is_empty() {
             return Err(FileError::TooManyWatches);
         }
-        Ok((watch, tale.events))
+        Ok((watch, batch.events))
     }
 
-    /// Where the kernel's events are read from.
+    /// The descriptor to read inotify events from.
     pub fn source(&self) -> Arc<pipe::Receiver> {
         self.inotify.clone()
     }
 
-    /// What bytes of the kernel's mean, as they were read.
-    pub fn hear(&mut self, mut bytes: &[u8]) -> Heard {
-        let mut tale = Tale::default();
-        while let Some((event, rest)) = Raw::parse(bytes) {
-            self.understand(event, &mut tale);
+    /// Translates a batch of bytes that was read from `source`.
+    pub fn read_events(&mut self, mut bytes: &[u8]) -> WatchUpdate {
+        let mut batch = EventBatch::default();
+        while let Some((event, rest)) = InotifyEvent::parse(bytes) {
+            self.apply(event, &mut batch);
             bytes = rest;
         }
         if self.directories.is_empty() {
-            tale.tell(FileEventKind::Removed, &self.base);
-            return Heard::Gone(tale.events);
+            batch.add(FileEventKind::Removed, &self.base);
+            return WatchUpdate::Gone(batch.events);
         }
-        Heard::Events(tale.events)
+        WatchUpdate::Events(batch.events)
     }
 
-    fn understand(&mut self, event: Raw, tale: &mut Tale) {
-        let Raw { directory, flags, name } = event;
+    fn apply(&mut self, event: InotifyEvent, batch: &mut EventBatch) {
+        let InotifyEvent { directory, flags, name } = event;
         let flags = ReadFlags::from_bits_retain(flags);
         if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
-            tale.tell(FileEventKind::Overflow, &self.base);
-            // Directories that came unheard are watched from now on.
-            self.cover(self.base.clone(), Found::Known, tale);
+            batch.add(FileEventKind::Overflow, &self.base);
+            // Events were lost, so new directories may be unwatched. Watch them from now on.
+            self.watch_tree(self.base.clone(), ExistingEntries::Skip, batch);
             return;
         }
         if flags.contains(ReadFlags::IGNORED) {
@@ -132,75 +134,77 @@ impl Watch {
             return;
         }
         if flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
-            tale.tell(FileEventKind::Made, &path);
+            batch.add(FileEventKind::Made, &path);
             if flags.contains(ReadFlags::ISDIR) {
-                self.cover(path, Found::New, tale);
+                self.watch_tree(path, ExistingEntries::Report, batch);
             }
         } else if flags.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
             if flags.contains(ReadFlags::ISDIR) {
-                self.uncover(&path);
+                self.unwatch_tree(&path);
             }
-            // Something else may be there already: it is told of by itself.
-            if !self.is_there(&path) {
-                tale.tell(FileEventKind::Removed, &path);
+            // Another file may have this path already. Its creation has its own event.
+            if !self.is_present(&path) {
+                batch.add(FileEventKind::Removed, &path);
             }
         } else if flags.contains(ReadFlags::MODIFY) {
-            tale.tell(FileEventKind::Changed, &path);
+            batch.add(FileEventKind::Changed, &path);
         }
     }
 
-    /// Watches a directory and all below it, and tells what is in them if they are new.
-    fn cover(&mut self, path: FilePath, found: Found, tale: &mut Tale) {
-        let mut open = vec![path];
-        while let Some(path) = open.pop() {
+    /// Watches a directory and all directories below it, and reports their entries if asked to.
+    fn watch_tree(&mut self, path: FilePath, existing: ExistingEntries, batch: &mut EventBatch) {
+        let mut pending = vec![path];
+        while let Some(path) = pending.pop() {
             let Ok(directory) = self.workspace.directory(&path) else { continue };
-            let place = format!("/proc/self/fd/{}", directory.as_raw_fd());
+            let by_descriptor = format!("/proc/self/fd/{}", directory.as_raw_fd());
             let full = self.directories.len() >= DIRECTORIES_MAX;
-            let watched = if full { None } else { add_watch(&*self.inotify, place, WATCHED).ok() };
+            let watched =
+                if full { None } else { add_watch(&*self.inotify, by_descriptor, WATCHED).ok() };
             let Some(number) = watched else {
-                tale.tell(FileEventKind::Overflow, &path);
+                batch.add(FileEventKind::Overflow, &path);
                 return;
             };
             self.directories.insert(number, path.clone());
-            // After the watch: what comes between is told twice rather than not at all.
-            let Ok(found_there) = entries(&directory) else { continue };
-            for entry in found_there.flatten() {
+            // Listed after the watch began: an entry that is made in between is reported twice rather
+            // than not at all.
+            let Ok(listed) = entries(&directory) else { continue };
+            for entry in listed.flatten() {
                 let Ok(name) = entry.file_name().to_str() else { continue };
                 let inner = path.join(name);
                 if matches!(name, "." | "..") || is_staged(name) || self.workspace.is_hidden(&inner)
                 {
                     continue;
                 }
-                if found == Found::New && !tale.tell_found(&inner, &path) {
+                if existing == ExistingEntries::Report && !batch.add_existing(&inner, &path) {
                     return;
                 }
                 if is_directory(&directory, name, entry.file_type()) {
-                    open.push(inner);
+                    pending.push(inner);
                 }
             }
         }
     }
 
-    /// Forgets a directory that went, and all below it.
-    fn uncover(&mut self, path: &FilePath) {
+    /// Stops watching a directory that was removed or moved, and all directories below it.
+    fn unwatch_tree(&mut self, path: &FilePath) {
         self.directories.retain(|number, watched| {
             let gone = watched.is_within(path);
             if gone {
-                // Moved, and not removed: what happens there is no longer ours to tell.
+                // A moved directory would report events under its old path.
                 let _ = remove_watch(&*self.inotify, *number);
             }
             !gone
         });
     }
 
-    fn is_there(&self, path: &FilePath) -> bool {
+    fn is_present(&self, path: &FilePath) -> bool {
         matches!(self.workspace.look(path), Ok(Some(_)))
     }
 }
 
-impl Raw {
-    /// The first of some events: four words, the last of them the length of the name, which is
-    /// filled up with zeros.
+impl InotifyEvent {
+    /// Parses the first event of a batch: four words, the last of which is the length of the name. The
+    /// name is padded with zeros.
     fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (words, rest) = bytes.split_at_checked(16)?;
         let word = |at: usize| {
@@ -214,15 +218,15 @@ impl Raw {
     }
 }
 
-/// Whether what is in a directory is news.
+/// Whether entries that exist when a directory is first watched are reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
-    New,
-    Known,
+enum ExistingEntries {
+    Report,
+    Skip,
 }
 
-impl Tale {
-    fn tell(&mut self, kind: FileEventKind, path: &FilePath) {
+impl EventBatch {
+    fn add(&mut self, kind: FileEventKind, path: &FilePath) {
         match kind {
             FileEventKind::Changed if !self.changed.insert(path.clone()) => return,
             FileEventKind::Removed => {
@@ -236,14 +240,14 @@ impl Tale {
         }
     }
 
-    /// Tells of what was found in a new directory; whether there may be more.
-    fn tell_found(&mut self, path: &FilePath, directory: &FilePath) -> bool {
-        self.found += 1;
-        if self.found > FOUND_MAX {
-            self.tell(FileEventKind::Overflow, directory);
+    /// Reports an existing entry of a new directory. Returns false when the limit is reached.
+    fn add_existing(&mut self, path: &FilePath, directory: &FilePath) -> bool {
+        self.existing += 1;
+        if self.existing > EXISTING_MAX {
+            self.add(FileEventKind::Overflow, directory);
             return false;
         }
-        self.tell(FileEventKind::Made, path);
+        self.add(FileEventKind::Made, path);
         true
     }
 }
@@ -262,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_events_are_read_as_they_are_laid_out() {
+    fn inotify_events_are_parsed_as_the_kernel_lays_them_out() {
         let mut bytes = Vec::new();
         for (directory, flags, name) in [(1u32, 2u32, &b"a.txt\0\0\0"[..]), (7, 0x4000, b"")] {
             for word in [directory, flags, 0, u32::try_from(name.len()).unwrap()] {
@@ -270,11 +274,11 @@ mod tests {
             }
             bytes.extend_from_slice(name);
         }
-        let (first, rest) = Raw::parse(&bytes).unwrap();
-        assert_eq!(first, Raw { directory: 1, flags: 2, name: Some("a.txt".to_owned()) });
-        let (second, rest) = Raw::parse(rest).unwrap();
-        assert_eq!(second, Raw { directory: 7, flags: 0x4000, name: None });
-        assert_eq!(Raw::parse(rest), None);
-        assert_eq!(Raw::parse(&bytes[..20]), None);
+        let (first, rest) = InotifyEvent::parse(&bytes).unwrap();
+        assert_eq!(first, InotifyEvent { directory: 1, flags: 2, name: Some("a.txt".to_owned()) });
+        let (second, rest) = InotifyEvent::parse(rest).unwrap();
+        assert_eq!(second, InotifyEvent { directory: 7, flags: 0x4000, name: None });
+        assert_eq!(InotifyEvent::parse(rest), None);
+        assert_eq!(InotifyEvent::parse(&bytes[..20]), None);
     }
 }

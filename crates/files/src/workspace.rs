@@ -1,6 +1,6 @@
-//! A workspace, held by a descriptor of its directory. Every path is resolved by the kernel beneath
-//! it (`openat2`): `..`, links that lead out and `/proc`'s magic links end there, whatever is
-//! renamed at the same moment. Only plain files are opened.
+//! A workspace, held by a descriptor of its directory. The kernel resolves every path beneath this
+//! descriptor (`openat2`). It rejects `..`, symlinks that lead out and the magic links of `/proc`, even
+//! if directories are renamed at the same time. Only regular files are opened.
 
 use std::fs::File;
 use std::io;
@@ -12,16 +12,16 @@ use rustix::io::Errno;
 use windlass_beneath::{DIRECTORY, Directory, Links, READ, is_of_kernel, open_beneath};
 
 use super::hidden::Hidden;
-use super::{Condition, FileError, FilePath, Files, Place, Turnstile, condition};
+use super::{CommitLock, FileError, FilePath, Files, Precondition, WorkspaceAccess, precondition};
 
-/// What a file is, whatever it is called.
+/// Identifies a file independent of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Identity {
+pub struct FileIdentity {
     device: u64,
     inode: u64,
 }
 
-impl Identity {
+impl FileIdentity {
     pub fn of(stat: &Stat) -> Self {
         Self { device: stat.st_dev, inode: stat.st_ino }
     }
@@ -30,13 +30,13 @@ impl Identity {
 #[derive(Debug)]
 pub struct Workspace {
     root: OwnedFd,
-    identity: Identity,
+    identity: FileIdentity,
     hidden: Hidden,
-    turnstile: Arc<Turnstile>,
+    commit_lock: Arc<CommitLock>,
     pub file_bytes_max: u64,
 }
 
-/// A plain file, open to be read.
+/// A regular file, open for reading.
 #[derive(Debug)]
 pub struct OpenFile {
     pub file: File,
@@ -46,58 +46,58 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
-    pub fn meets(&self, condition: &Condition) -> bool {
+    pub fn meets(&self, condition: &Precondition) -> bool {
         condition.holds(Some(&self.stat))
     }
 }
 
 impl Workspace {
-    pub fn open(place: &Place, files: &Files) -> Result<Self, FileError> {
+    pub fn open(access: &WorkspaceAccess, files: &Files) -> Result<Self, FileError> {
         let missing = |cause: io::Error| FileError::NoWorkspace {
-            path: place.workspace.display().to_string(),
+            path: access.workspace.display().to_string(),
             cause,
         };
-        // The path was recorded without links.
-        let root = Directory::recorded(&place.workspace).map_err(missing)?;
-        let identity = Identity::of(&root.stat().map_err(missing)?);
+        // The recorded path has no symlinks.
+        let root = Directory::recorded(&access.workspace).map_err(missing)?;
+        let identity = FileIdentity::of(&root.stat().map_err(missing)?);
         Ok(Self {
-            turnstile: files.turnstile(identity),
-            hidden: Hidden::of(place),
-            file_bytes_max: place.file_bytes_max,
+            commit_lock: files.commit_lock(identity),
+            hidden: Hidden::of(access),
+            file_bytes_max: access.file_bytes_max,
             identity,
             root: root.into(),
         })
     }
 
-    /// Waits until no other client changes files in this workspace.
-    pub fn alone(&self) -> MutexGuard<'_, ()> {
-        self.turnstile.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Waits until no other client commits changes in this workspace.
+    pub fn lock_commits(&self) -> MutexGuard<'_, ()> {
+        self.commit_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn is_hidden(&self, path: &FilePath) -> bool {
         self.hidden.hides(path)
     }
 
-    /// A plain file's content.
+    /// Opens a regular file.
     pub fn file(&self, path: &FilePath) -> Result<OpenFile, FileError> {
         let failed = |cause: Errno| FileError::of(path.as_str(), cause);
         let Some((above, name)) = path.split() else { return Err(failed(Errno::ISDIR)) };
         let directory = self.directory(&above).map_err(|error| named(error, path))?;
-        // Looked at before it is opened: opening a pipe or a device can do something.
+        // Checked before it is opened, because opening a pipe or a device can have side effects.
         let seen = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
-        self.check_plain(path, &seen)?;
+        self.check_regular(path, &seen)?;
         let file = beneath(&directory, name, READ, Mode::empty()).map_err(failed)?;
         let stat = fstat(&file).map_err(failed)?;
-        self.check_plain(path, &stat)?;
+        self.check_regular(path, &stat)?;
         Ok(OpenFile {
             file: file.into(),
             bytes: u64::try_from(stat.st_size).unwrap_or(0),
-            etag: condition::etag(&stat),
+            etag: precondition::etag(&stat),
             stat,
         })
     }
 
-    /// A directory's descriptor, to be used by name only.
+    /// Opens a directory as an `O_PATH` descriptor.
     pub fn directory(&self, path: &FilePath) -> Result<OwnedFd, FileError> {
         let failed = |cause: Errno| FileError::of(path.as_str(), cause);
         self.check_shown(path)?;
@@ -110,7 +110,7 @@ impl Workspace {
         Ok(directory)
     }
 
-    /// What is at a path now, if anything; never what a link there leads to.
+    /// The status of what is at a path now, without following a symlink at the path itself.
     pub fn look(&self, path: &FilePath) -> Result<Option<Stat>, FileError> {
         self.check_shown(path)?;
         let Some((above, name)) = path.split() else {
@@ -129,8 +129,8 @@ impl Workspace {
         }
     }
 
-    /// The directory of that path, made with those above it where they are not there. Those that
-    /// were made are added to `made`.
+    /// Opens the directory at a path, and makes it and its parents if they are missing. Adds the new
+    /// directories to `made`.
     pub fn make_directory(
         &self,
         path: &FilePath,
@@ -150,7 +150,7 @@ impl Workspace {
         }
     }
 
-    /// The nearest directory above a file that is there.
+    /// The nearest existing directory above a file.
     pub fn nearest_directory(&self, path: &FilePath) -> Result<OwnedFd, FileError> {
         let mut above = path.split().map(|(above, _)| above);
         while let Some(here) = above {
@@ -164,14 +164,14 @@ impl Workspace {
         Err(FileError::of(path.as_str(), Errno::ISDIR))
     }
 
-    /// Refuses what is not a plain file that may be seen.
-    pub fn check_plain(&self, path: &FilePath, stat: &Stat) -> Result<(), FileError> {
+    /// Refuses everything that is not a regular file, and hidden files.
+    pub fn check_regular(&self, path: &FilePath, stat: &Stat) -> Result<(), FileError> {
         let why = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile if self.hidden.is_one(stat) => return Err(hidden(path)),
             FileType::RegularFile => return self.check_shown(path),
             FileType::Directory => "it is a directory",
-            FileType::Symlink => "it is a link, and links are not followed",
-            _ => "it is no plain file",
+            FileType::Symlink => "it is a symlink, and symlinks are not followed",
+            _ => "it is not a regular file",
         };
         Err(FileError::Refused { path: path.as_str().to_owned(), why })
     }
@@ -181,8 +181,8 @@ impl Workspace {
     }
 }
 
-/// Opens beneath a directory. Links are followed as long as they stay beneath it: a client names its
-/// files as the session's code does.
+/// Opens a path beneath a directory. Symlinks that stay beneath the directory are followed, so that a
+/// client can name files as the session's code does.
 pub(super) fn beneath(
     directory: impl AsFd,
     path: &str,
@@ -194,7 +194,7 @@ pub(super) fn beneath(
 
 fn check_file_system(directory: impl AsFd, path: &FilePath) -> Result<(), FileError> {
     if is_of_kernel(directory).map_err(|cause| FileError::of(path.as_str(), cause))? {
-        let why = "it is the kernel's, and no file";
+        let why = "it is on a file system of the kernel";
         return Err(FileError::Refused { path: path.as_str().to_owned(), why });
     }
     Ok(())
@@ -205,7 +205,7 @@ fn hidden(path: &FilePath) -> FileError {
     FileError::Refused { path: path.as_str().to_owned(), why }
 }
 
-/// Who asks for a file is told of the file, and not of a directory that is not there.
+/// Makes the error name the requested file instead of its missing directory.
 fn named(error: FileError, path: &FilePath) -> FileError {
     match error {
         FileError::NotFound { .. } => FileError::of(path.as_str(), io::Error::from(Errno::NOENT)),

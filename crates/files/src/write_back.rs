@@ -1,5 +1,5 @@
-//! Many files from a client in one request: a sequence of frames, each with a header that names a
-//! change. All are staged, then all are put in place or none.
+//! Writes many files of one request. The body is a sequence of frames, and the header of each frame
+//! names a change. All files are staged, then all changes are committed or none.
 
 use std::collections::HashSet;
 
@@ -9,12 +9,12 @@ use windlass_protocol::api::{
 };
 use windlass_protocol::frame::{Decoder, Frame};
 
-use super::commit::{Act, Change, commit};
+use super::commit::{FileAction, StagedChange, commit};
 use super::put::write;
-use super::staging::{Staging, Writing};
-use super::{Condition, FileError, FilePath, Intake, Workspace};
+use super::staging::{StagedWriter, Staging};
+use super::{BodySink, FileError, FilePath, Precondition, Workspace};
 
-/// The content of all files of one write-back.
+/// Maximum size of all files of one write-back together.
 const BYTES_MAX: u64 = FILE_BYTES_MAX;
 
 #[derive(Debug)]
@@ -22,9 +22,9 @@ pub struct WriteBack {
     workspace: Workspace,
     staging: Staging,
     decoder: Decoder,
-    changes: Vec<Change>,
+    changes: Vec<StagedChange>,
     paths: HashSet<FilePath>,
-    /// The file whose content goes on.
+    /// The file whose next frame is expected.
     open: Option<OpenPut>,
     bytes: u64,
 }
@@ -32,8 +32,8 @@ pub struct WriteBack {
 #[derive(Debug)]
 struct OpenPut {
     path: FilePath,
-    condition: Condition,
-    writing: Writing,
+    condition: Precondition,
+    writing: StagedWriter,
 }
 
 impl WriteBack {
@@ -49,32 +49,33 @@ impl WriteBack {
         })
     }
 
-    /// Puts everything in place.
+    /// Commits all changes.
     pub fn finish(mut self) -> Result<WrittenBack, FileError> {
         if self.decoder.pending() > 0 || self.open.is_some() {
-            self.give_up();
-            return Err(bad("the write-back ends within a file or a frame"));
+            self.discard();
+            return Err(bad("the write-back ends in the middle of a file or a frame"));
         }
         let done = commit(&self.workspace, &mut self.staging, &self.changes);
         self.staging.clear();
         let mut back = WrittenBack::default();
         for (change, etag) in self.changes.into_iter().zip(done?) {
             let path = change.path.as_str().to_owned();
-            match change.act {
-                Act::Put(staged) => back.written.push(FileWritten {
+            match change.action {
+                FileAction::Put(staged) => back.written.push(FileWritten {
                     path,
                     bytes: staged.bytes,
                     etag: etag.unwrap_or_default(),
                 }),
-                Act::Delete => back.deleted.push(FileDeleted { path }),
+                FileAction::Delete => back.deleted.push(FileDeleted { path }),
             }
         }
         Ok(back)
     }
 
     fn change(&mut self, frame: &Frame) -> Result<(), FileError> {
-        let header = serde_json::from_slice(&frame.header)
-            .map_err(|error| bad(format!("a frame's header is not what is asked for: {error}")))?;
+        let header = serde_json::from_slice(&frame.header).map_err(|error| {
+            bad(format!("a frame's header is not a valid file change: {error}"))
+        })?;
         match header {
             FileChange::Put { path, if_match, if_none_match, more } => {
                 let path = FilePath::file(&path)?;
@@ -82,12 +83,14 @@ impl WriteBack {
                     Some(put) if put.path == path => put,
                     Some(put) => {
                         let unfinished = put.path.as_str();
-                        return Err(bad(format!("another change comes within {unfinished:?}")));
+                        return Err(bad(format!(
+                            "another change starts before {unfinished:?} ends"
+                        )));
                     }
                     None => {
                         self.admit(&path)?;
                         let condition =
-                            Condition::parse(if_match.as_deref(), if_none_match.as_deref())?;
+                            Precondition::parse(if_match.as_deref(), if_none_match.as_deref())?;
                         let writing = self.staging.begin();
                         let writing =
                             writing.map_err(|cause| FileError::of(path.as_str(), cause))?;
@@ -102,16 +105,20 @@ impl WriteBack {
                 let OpenPut { path, condition, writing } = put;
                 let failed = |cause| FileError::of(path.as_str(), cause);
                 let staged = self.staging.finish(writing).map_err(failed)?;
-                self.changes.push(Change { path, condition, act: Act::Put(staged) });
+                self.changes.push(StagedChange {
+                    path,
+                    condition,
+                    action: FileAction::Put(staged),
+                });
             }
             FileChange::Delete { path, if_match } => {
                 if self.open.is_some() {
-                    return Err(bad(format!("the delete of {path:?} comes within a file")));
+                    return Err(bad(format!("the delete of {path:?} starts before a file ends")));
                 }
                 let path = FilePath::file(&path)?;
                 self.admit(&path)?;
-                let condition = Condition::parse(if_match.as_deref(), None)?;
-                self.changes.push(Change { path, condition, act: Act::Delete });
+                let condition = Precondition::parse(if_match.as_deref(), None)?;
+                self.changes.push(StagedChange { path, condition, action: FileAction::Delete });
             }
         }
         Ok(())
@@ -128,19 +135,19 @@ impl WriteBack {
         write(&mut put.writing, body, put.path.as_str(), self.workspace.file_bytes_max)
     }
 
-    /// Room for one more change, of a path that has none yet.
+    /// Checks the number of changes, and that the path has no other change.
     fn admit(&mut self, path: &FilePath) -> Result<(), FileError> {
         if self.paths.len() == CHANGES_MAX {
-            return Err(bad(format!("there are more than {CHANGES_MAX} changes")));
+            return Err(bad(format!("the write-back has more than {CHANGES_MAX} changes")));
         }
         if !self.paths.insert(path.clone()) {
-            return Err(bad(format!("there are two changes of {:?}", path.as_str())));
+            return Err(bad(format!("the write-back changes {:?} twice", path.as_str())));
         }
         Ok(())
     }
 }
 
-impl Intake for WriteBack {
+impl BodySink for WriteBack {
     fn take(&mut self, piece: &[Bytes]) -> Result<(), FileError> {
         for bytes in piece {
             self.decoder.push(bytes);
@@ -151,7 +158,7 @@ impl Intake for WriteBack {
         Ok(())
     }
 
-    fn give_up(self) {
+    fn discard(self) {
         self.staging.clear();
     }
 }

@@ -1,5 +1,5 @@
-//! What can be read of sessions, wherever their events are kept. The HTTP door reads through these two traits
-//! and nothing else, so that another log (a replicated copy of a lost machine's sessions) can stand in for this
+//! Read access to sessions, independent of where their events are stored. The HTTP door reads only through
+//! these two traits, so another log (for example a replica of a lost machine's sessions) can replace this
 //! node's journal. Nothing here writes.
 
 use std::fmt::Debug;
@@ -8,17 +8,17 @@ use bytes::Bytes;
 use windlass_protocol::{Event, Seq, SessionId, TurnId};
 
 use crate::{
-    Facts, Found, IndexError, Journal, LoadError, OutputRange, OutputSlice, ReadError,
-    SessionReader, TurnRecord,
+    IndexError, Journal, LoadError, OutputMatches, OutputRange, OutputSlice, ReadError,
+    SessionFacts, SessionReader, TurnRecord,
 };
 
 /// Read-only access to recorded sessions.
 pub trait EventLog: Debug + Send + Sync {
-    /// Up to `limit` sessions, the newest first.
-    fn sessions(&self, limit: usize) -> Result<Vec<Facts>, IndexError>;
+    /// Up to `limit` sessions, newest first.
+    fn sessions(&self, limit: usize) -> Result<Vec<SessionFacts>, IndexError>;
 
-    /// What is recorded of a session, if it is known.
-    fn session(&self, id: &SessionId) -> Result<Option<Facts>, IndexError>;
+    /// The facts of a session, if the log has it.
+    fn session(&self, id: &SessionId) -> Result<Option<SessionFacts>, IndexError>;
 
     /// A turn that has ended.
     fn turn(&self, session: &SessionId, id: &TurnId) -> Result<Option<TurnRecord>, IndexError>;
@@ -35,8 +35,8 @@ pub trait EventReader: Debug + Send + Sync {
     /// The end of the output so far.
     fn output_end(&self) -> u64;
 
-    /// The events after `after`, in order: at most `events_max`, and at most `bytes_max` of bodies but always one
-    /// event if there is one.
+    /// The events after `after`, in order. At most `events_max` events and `bytes_max` bytes of bodies, but
+    /// always one event if there is one.
     fn events(
         &mut self,
         after: Seq,
@@ -47,7 +47,7 @@ pub trait EventReader: Debug + Send + Sync {
     /// The start of a range of output: at most its first `count` bytes, up to the first gap.
     fn head(&self, count: usize, range: OutputRange) -> Result<OutputSlice, ReadError>;
 
-    /// The end of a range of output: at most its last `count` bytes, without a gap in them.
+    /// The end of a range of output: at most its last `count` bytes, after the last gap.
     fn tail(&self, count: u64, range: OutputRange) -> Result<OutputSlice, ReadError>;
 
     /// The display that an event completed: its mime type and bytes.
@@ -59,18 +59,18 @@ pub trait EventReader: Debug + Send + Sync {
         needle: &[u8],
         range: OutputRange,
         matches_max: usize,
-    ) -> Result<Found, ReadError>;
+    ) -> Result<OutputMatches, ReadError>;
 
     /// Another reader at the same position.
     fn again(&self) -> Box<dyn EventReader>;
 }
 
 impl EventLog for Journal {
-    fn sessions(&self, limit: usize) -> Result<Vec<Facts>, IndexError> {
+    fn sessions(&self, limit: usize) -> Result<Vec<SessionFacts>, IndexError> {
         Self::sessions(self, limit)
     }
 
-    fn session(&self, id: &SessionId) -> Result<Option<Facts>, IndexError> {
+    fn session(&self, id: &SessionId) -> Result<Option<SessionFacts>, IndexError> {
         Self::session(self, id)
     }
 
@@ -118,7 +118,7 @@ impl EventReader for SessionReader {
         needle: &[u8],
         range: OutputRange,
         matches_max: usize,
-    ) -> Result<Found, ReadError> {
+    ) -> Result<OutputMatches, ReadError> {
         Self::search(self, needle, range, matches_max)
     }
 

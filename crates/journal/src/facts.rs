@@ -1,6 +1,5 @@
-//! The facts of a session, folded from its events: what recovery needs, and what a listing shows.
-//! Pure: no file, no clock. The same fold runs when events are appended and when they are read
-//! back, so both give the same facts.
+//! The facts of a session, folded from its events. Recovery and listings use them. Pure: no file, no clock.
+//! The same fold runs when events are appended and when they are read back, so both give the same facts.
 
 use serde::{Deserialize, Serialize};
 use windlass_protocol::api::{DisplayRef, Ended, StdinWait};
@@ -10,17 +9,17 @@ use windlass_protocol::event::{
 };
 use windlass_protocol::{Epoch, Event, LinkSeq, Outcome, Seq, SessionId, TurnId, TurnNo};
 
-/// Displays listed for one turn. Later ones are in the events, and not in the list.
+/// Maximum number of displays listed for one turn. Later displays are only in the events.
 pub const DISPLAYS_MAX: usize = 1000;
 
-/// Bytes of the listed displays' mime types and ids together. It bounds the facts, and with them
-/// every segment's head, whatever a worker names its displays.
+/// Maximum total bytes of the listed displays' mime types and ids. It bounds the facts, and thus every
+/// segment's head, because the worker chooses these names.
 pub const DISPLAY_NAMES_BYTES_MAX: usize = 256 * 1024;
 
 /// The epoch of the node that creates a session.
 pub const FIRST_EPOCH: Epoch = Epoch(1);
 
-/// What a session is created with; kept as it is for as long as the session.
+/// What a session is created with. It never changes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NewSession {
     pub id: SessionId,
@@ -28,44 +27,44 @@ pub struct NewSession {
     pub workspace: String,
     /// Which kind of worker: `python`.
     pub worker_kind: String,
-    /// Whatever the node needs to run it again; the journal does not look into it.
+    /// What the node needs to run the session again. The journal does not interpret it.
     pub spec: serde_json::Value,
-    /// Segment bytes to keep; at least [`crate::QUOTA_BYTES_MIN`].
+    /// Segment bytes to keep. A value below [`crate::QUOTA_BYTES_MIN`] is raised to it.
     pub quota_bytes: u64,
 }
 
-/// What the events of a session add up to.
+/// The state that the events of a session add up to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct SessionFacts {
     pub created: NewSession,
     /// The last event; 0 before the first.
     pub last_seq: Seq,
-    /// When the last event was taken in.
+    /// When the node took the last event.
     pub last_at_ms: u64,
-    /// The last event of the keeper's; 0 before the first.
+    /// The last event that came from the keeper; 0 before the first.
     pub last_link: LinkSeq,
     /// The last turn accepted; 0 before the first.
     pub last_turn: TurnNo,
-    /// The end of the session's output: where the next output byte will be.
+    /// The end of the session's output: the offset of the next output byte.
     pub output_bytes: u64,
-    /// Output bytes up to there that are not kept.
+    /// Output bytes before that end that are not kept.
     pub output_dropped_bytes: u64,
     pub restarts: u32,
-    /// Workers that have ended since one was last ready.
+    /// Workers that have ended since a worker was last ready.
     #[serde(default)]
     pub ended_since_ready: u32,
-    /// What the worker calls itself, once it is up.
+    /// The worker's name for itself, once it is ready.
     pub worker: Option<String>,
-    /// The worker's process, while there is one.
+    /// The worker's process id, while the worker runs.
     pub worker_pid: Option<u32>,
     /// How the last worker was started.
     #[serde(default)]
     pub started_by: Option<StartedBy>,
-    /// The epoch of the session's owner, which rises with each node that takes the session over. 0 for sessions
-    /// of earlier releases, whose keepers know the epoch of their node.
+    /// The epoch of the session's owner. It rises with each node that takes over the session. 0 for sessions of
+    /// earlier releases, whose keepers know the epoch of their node.
     #[serde(default)]
     pub epoch: Epoch,
-    /// What the last worker can do; unknown for workers of earlier releases.
+    /// The capabilities of the last worker. `None` for workers of earlier releases.
     #[serde(default)]
     pub capabilities: Option<Vec<String>>,
     pub messages_dropped: u64,
@@ -75,9 +74,9 @@ pub struct Facts {
     pub ended: Option<Ended>,
     /// Turns accepted and not ended, in the order accepted.
     pub open_turns: Vec<OpenTurn>,
-    /// A turn of whose code more follows; it counts as accepted with its last part.
+    /// A turn whose code is incomplete. It counts as accepted with the last part of its code.
     pub(crate) accepting: Option<OpenTurn>,
-    /// A display of which more follows.
+    /// A display whose last part is still missing.
     pub(crate) partial_display: Option<PartialDisplay>,
 }
 
@@ -88,21 +87,21 @@ pub struct OpenTurn {
     pub id: TurnId,
     pub deadline_ms: Option<u64>,
     pub accepted_at_ms: u64,
-    /// The event with the first part of its code.
+    /// The event with the first part of the turn's code.
     pub accepted_seq: Seq,
-    /// The event with the last part of its code.
+    /// The event with the last part of the turn's code.
     pub code_to_seq: Seq,
-    /// Where its output starts and ends in the session's output.
+    /// Where the turn's output starts and ends in the session's output.
     pub output_from: u64,
     pub output_to: u64,
-    /// Bytes of output of its own; others' background output may lie between them.
+    /// Bytes of the turn's own output. Background output of other turns may lie in the same range.
     pub output_bytes: u64,
-    /// Who asked first that it be stopped.
+    /// The cause of the first stop request.
     pub interrupt: Option<StopCause>,
-    /// Some of its output found no room on the disk.
+    /// A full disk lost some of the turn's output.
     #[serde(default)]
     pub disk_full: bool,
-    /// What it waits for, while it does.
+    /// The input that the turn waits for, while it waits.
     pub stdin_wait: Option<StdinWait>,
     pub displays: Vec<DisplayRef>,
 }
@@ -128,7 +127,7 @@ pub struct TurnRecord {
     pub displays: Vec<DisplayRef>,
     pub output_from: u64,
     pub output_to: u64,
-    /// Bytes of output of its own between them.
+    /// Bytes of the turn's own output in that range.
     pub output_bytes: u64,
     pub accepted_at_ms: u64,
     pub ended_at_ms: u64,
@@ -136,18 +135,18 @@ pub struct TurnRecord {
     pub ended_seq: Seq,
 }
 
-/// What the journal itself gives an event, beside the event's own words.
+/// The numbers that the journal adds to an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) seq: Seq,
-    /// For output: where its first byte is in the session's output.
+    /// For output: the offset of its first byte in the session's output.
     pub(crate) out: Option<u64>,
     /// For a display: the event with its first part.
     pub(crate) first: Option<Seq>,
 }
 
-/// Gives stamps to events that are about to be written, without touching the facts: those change
-/// only once the events are in the file.
+/// Stamps events before they are written. It does not change the facts: they change only after the events
+/// are in the file.
 #[derive(Debug)]
 pub(crate) struct Stamper {
     seq: Seq,
@@ -156,7 +155,7 @@ pub(crate) struct Stamper {
 }
 
 impl Stamper {
-    pub(crate) fn after(facts: &Facts) -> Self {
+    pub(crate) fn after(facts: &SessionFacts) -> Self {
         Self {
             seq: facts.last_seq,
             out: facts.output_bytes,
@@ -178,7 +177,7 @@ impl Stamper {
         self.out = self.out.saturating_add(output_advance(kind, body));
         if let EventKind::Display { .. } = kind {
             let first = match &self.partial {
-                Some(partial) if partial.goes_on(turn, kind) => partial.first,
+                Some(partial) if partial.is_continued_by(turn, kind) => partial.first,
                 _ => self.seq,
             };
             stamp.first = Some(first);
@@ -189,14 +188,14 @@ impl Stamper {
 }
 
 impl PartialDisplay {
-    fn goes_on(&self, turn: Option<TurnNo>, kind: &EventKind) -> bool {
+    fn is_continued_by(&self, turn: Option<TurnNo>, kind: &EventKind) -> bool {
         matches!(kind, EventKind::Display { mime, id, .. }
             if self.turn == turn && self.mime == *mime && self.id == *id)
     }
 }
 
-/// How far an event moves the end of the output. Bytes that a full disk lost have their place in
-/// it, so that a reader sees the gap; those dropped for the quota had theirs when they came.
+/// How far an event moves the end of the output. Bytes lost to a full disk count, so that a reader sees the
+/// gap. Bytes dropped for the quota were counted when they were appended.
 fn output_advance(kind: &EventKind, body: u64) -> u64 {
     match kind {
         EventKind::Output { .. } => body,
@@ -220,7 +219,7 @@ fn update_partial(
             *partial =
                 Some(PartialDisplay { turn, mime, id, first, bytes: before.saturating_add(body) });
         }
-        // The rest of a display dies with its worker or its turn.
+        // A partial display ends with its last part, its turn or its worker.
         EventKind::Display { .. }
         | EventKind::TurnEnded { .. }
         | EventKind::WorkerEnded { .. }
@@ -229,7 +228,7 @@ fn update_partial(
     }
 }
 
-impl Facts {
+impl SessionFacts {
     pub fn new(created: NewSession) -> Self {
         Self {
             last_seq: Seq(0),
@@ -255,7 +254,7 @@ impl Facts {
         }
     }
 
-    /// The turn, if it is open.
+    /// The turn of this number, if it is open.
     pub fn open_turn(&self, number: TurnNo) -> Option<&OpenTurn> {
         self.open_turns.iter().find(|turn| turn.number == number)
     }
@@ -265,9 +264,9 @@ impl Facts {
         self.open_turns.iter_mut().find(|turn| turn.number == number)
     }
 
-    /// Takes in the next event; when it ends a turn, gives that turn's record.
+    /// Applies the next event. If the event ends a turn, returns the record of that turn.
     pub(crate) fn apply(&mut self, event: &Event, stamp: Stamp, body: u64) -> Option<TurnRecord> {
-        self.pass(stamp.seq, event.at_ms, event.link);
+        self.skip_event(stamp.seq, event.at_ms, event.link);
         let turn = event.turn;
         match &event.kind {
             EventKind::TurnAccepted { .. } => self.accept(event),
@@ -293,7 +292,7 @@ impl Facts {
                     turn.disk_full = true;
                 }
             }
-            EventKind::Display { .. } => self.show(event, stamp, body),
+            EventKind::Display { .. } => self.add_display(event, stamp, body),
             EventKind::StdinWait { prompt, secret } => {
                 if let Some(turn) = self.open_turn_mut(turn) {
                     turn.stdin_wait = Some(StdinWait { prompt: prompt.clone(), secret: *secret });
@@ -324,15 +323,15 @@ impl Facts {
                 let (message, receipt) = (message.clone(), receipt.clone());
                 self.ended = Some(Ended { reason: *reason, message, receipt });
             }
-            // Told below, or nothing that the facts hold.
+            // Handled below, or not part of the facts.
             _ => {}
         }
         update_partial(&mut self.partial_display, turn, &event.kind, stamp, body);
         self.finish(event)
     }
 
-    /// Takes in that there was an event, and no more: its kind is one of a later release.
-    pub(crate) fn pass(&mut self, seq: Seq, at_ms: u64, link: Option<LinkSeq>) {
+    /// Counts an event without applying it. Used alone for an event kind of a later release.
+    pub(crate) fn skip_event(&mut self, seq: Seq, at_ms: u64, link: Option<LinkSeq>) {
         self.last_seq = seq;
         self.last_at_ms = at_ms;
         self.last_link = self.last_link.max(link.unwrap_or_default());
@@ -368,7 +367,7 @@ impl Facts {
 
     fn credit_output(&mut self, turn: Option<TurnNo>, from: u64, bytes: u64) {
         if let Some(turn) = self.open_turn_mut(turn) {
-            // A turn that waited starts where its own first byte is, not where it was accepted.
+            // The output of a turn starts at its own first byte, not at the offset when it was accepted.
             if turn.output_bytes == 0 {
                 turn.output_from = from;
             }
@@ -377,7 +376,7 @@ impl Facts {
         }
     }
 
-    fn show(&mut self, event: &Event, stamp: Stamp, body: u64) {
+    fn add_display(&mut self, event: &Event, stamp: Stamp, body: u64) {
         let EventKind::Display { mime, id, update, more: false } = &event.kind else { return };
         let before = match &self.partial_display {
             Some(partial) if Some(partial.first) == stamp.first => partial.bytes,
@@ -399,7 +398,7 @@ impl Facts {
             return;
         }
         match replaced {
-            Some(place) => turn.displays[place] = shown,
+            Some(index) => turn.displays[index] = shown,
             None if turn.displays.len() < DISPLAYS_MAX => turn.displays.push(shown),
             None => {}
         }
@@ -409,10 +408,10 @@ impl Facts {
         let EventKind::TurnEnded { outcome, error, usage, receipt } = &event.kind else {
             return None;
         };
-        let place = self.open_turns.iter().position(|turn| Some(turn.number) == event.turn)?;
-        let turn = self.open_turns.remove(place);
+        let index = self.open_turns.iter().position(|turn| Some(turn.number) == event.turn)?;
+        let turn = self.open_turns.remove(index);
         if let Some(next) = self.open_turns.first_mut().filter(|next| next.output_bytes == 0) {
-            // The next turn starts now: what was printed while it waited lies before its output.
+            // The next turn starts now: output printed while it waited lies before its own output.
             next.output_from = self.output_bytes;
             next.output_to = self.output_bytes;
         }

@@ -1,5 +1,5 @@
-//! The SQLite index: ended turns by id, sessions by age. Derived: all of it can be made again from
-//! the segments. Owns the schema and every statement; never decides when they run.
+//! The SQLite index: ended turns by id, sessions by age. The index is derived data; the segments can rebuild
+//! it. This module owns the schema and every statement. It does not decide when statements run.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,23 +10,23 @@ use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, params};
 use windlass_protocol::{Seq, SessionId, TurnId};
 
-use crate::facts::{Facts, TurnRecord};
+use crate::facts::{SessionFacts, TurnRecord};
 use crate::retention::EndedSession;
-use crate::shared::Row;
+use crate::shared::SessionRow;
 
-/// The schema's version. Any other is not read: the index is made again.
+/// The schema version. An index with another version is not read but rebuilt.
 const SCHEMA: i64 = 1;
 
-/// How long a statement waits for the other connection; in WAL mode only a checkpoint can block.
+/// How long a statement waits for the other connection. In WAL mode, only a checkpoint can block.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How an index in memory is opened.
+/// The open flags of an in-memory index.
 const MEMORY_FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE
     .union(OpenFlags::SQLITE_OPEN_CREATE)
     .union(OpenFlags::SQLITE_OPEN_URI)
     .union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 
-/// All pages of a database in one step of a copy.
+/// Copies all pages of a database in one backup step.
 const ALL_PAGES: i32 = -1;
 
 const CREATE: &str = "
@@ -48,7 +48,7 @@ const CREATE: &str = "
     ) WITHOUT ROWID;
 ";
 
-/// The index could not answer. The segments still hold everything.
+/// Why the index could not answer. The segments still hold all data.
 #[derive(Debug, thiserror::Error)]
 pub enum IndexError {
     #[error("the journal's index {path} failed")]
@@ -67,9 +67,9 @@ pub enum IndexError {
     Stopped,
 }
 
-/// A session as the index knows it.
+/// A session in the index.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct IndexedSession {
     pub(crate) id: String,
     pub(crate) indexed_seq: Seq,
     pub(crate) ended: bool,
@@ -84,8 +84,8 @@ pub(crate) fn connect(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Two connections to an index in memory, which starts as a copy of the file at `path` where that can
-/// be read. For a disk that has no room for the files of SQLite.
+/// Opens two connections to an in-memory index, for a disk without space for SQLite's files. The index
+/// starts as a copy of the file at `path`, if that file can be read.
 pub(crate) fn in_memory(path: &Path) -> rusqlite::Result<(Connection, Connection)> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -93,22 +93,23 @@ pub(crate) fn in_memory(path: &Path) -> rusqlite::Result<(Connection, Connection
     let connect = || {
         let connection = Connection::open_with_flags(&name, MEMORY_FLAGS)?;
         connection.set_prepared_statement_cache_capacity(16);
-        // Connections that share a cache lock its tables. A lookup does not wait for the writer, and may
-        // see rows that the writer is about to commit: they are from the segments as well.
+        // Connections with a shared cache lock each other's tables. With `read_uncommitted`, a lookup does
+        // not wait for the writer. It may see rows before their commit, which is safe: the segments already
+        // hold the same data.
         connection.pragma_update(None, "read_uncommitted", true)?;
         Ok::<_, rusqlite::Error>(connection)
     };
     let mut writer = connect()?;
     if let Err(cause) = copy_file(path, &mut writer) {
-        tracing::warn!(path = %path.display(), %cause, "the index is read from the segments");
-        // What was copied may be half of an index; it goes with its only connection.
+        tracing::warn!(path = %path.display(), %cause, "cannot copy the index; rebuilding it");
+        // The copy may be incomplete. An in-memory index disappears with its only connection.
         drop(writer);
         writer = connect()?;
     }
     Ok((writer, connect()?))
 }
 
-/// Copies the index file without a file of shared memory, for which the disk has no room either.
+/// Copies the index file without creating a shared-memory file, because the disk has no space for one.
 fn copy_file(path: &Path, to: &mut Connection) -> rusqlite::Result<()> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let from = Connection::open_with_flags(path, flags)?;
@@ -120,7 +121,7 @@ fn copy_file(path: &Path, to: &mut Connection) -> rusqlite::Result<()> {
     }
 }
 
-/// Makes the tables, unless they are there; refuses those of another schema.
+/// Creates missing tables. Fails for tables of another schema version.
 pub(crate) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     if found != SCHEMA && found != 0 {
@@ -128,21 +129,21 @@ pub(crate) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     }
     connection.execute_batch(CREATE)?;
     connection.pragma_update(None, "user_version", SCHEMA)?;
-    // Reads the whole of a table: damage there shows now, and not in the middle of a lookup.
+    // Reads a whole table, so that damage shows now and not during a lookup.
     connection.query_row("SELECT count(kept_bytes) FROM sessions", [], |_| Ok(()))
 }
 
-pub(crate) fn known(connection: &Connection) -> rusqlite::Result<Vec<Known>> {
+pub(crate) fn indexed_sessions(connection: &Connection) -> rusqlite::Result<Vec<IndexedSession>> {
     let sql = "SELECT id, indexed_seq, ended_at_ms IS NOT NULL FROM sessions";
     let mut statement = connection.prepare(sql)?;
     let rows = statement.query_map([], |row| {
         let indexed_seq = Seq(row.get::<_, i64>(1)? as u64);
-        Ok(Known { id: row.get(0)?, indexed_seq, ended: row.get(2)? })
+        Ok(IndexedSession { id: row.get(0)?, indexed_seq, ended: row.get(2)? })
     })?;
     rows.collect()
 }
 
-pub(crate) fn put_session(tx: &Transaction<'_>, row: &Row) -> rusqlite::Result<()> {
+pub(crate) fn put_session(tx: &Transaction<'_>, row: &SessionRow) -> rusqlite::Result<()> {
     let facts = &row.facts;
     let text = serde_json::to_string(&**facts).expect("facts always serialise");
     let ended_at_ms = facts.ended.as_ref().map(|_| facts.last_at_ms as i64);
@@ -175,7 +176,7 @@ pub(crate) fn put_turn(
     Ok(())
 }
 
-/// Says that all turns of a session up to an event are in.
+/// Records that the index has all turns of a session up to an event.
 pub(crate) fn set_indexed(
     tx: &Transaction<'_>,
     session: &SessionId,
@@ -196,7 +197,7 @@ pub(crate) fn indexed_seq(
         .optional()
 }
 
-/// Takes out turns that the segments do not hold (any more: power was lost).
+/// Deletes turns that the segments do not have, for example after a power loss.
 pub(crate) fn delete_turns_after(
     tx: &Transaction<'_>,
     session: &SessionId,
@@ -230,7 +231,7 @@ pub(crate) fn turn(
 pub(crate) fn session(
     connection: &Connection,
     session: &SessionId,
-) -> rusqlite::Result<Option<Facts>> {
+) -> rusqlite::Result<Option<SessionFacts>> {
     let found: Option<String> = connection
         .prepare_cached("SELECT facts FROM sessions WHERE id = ?1")?
         .query_row([session.as_str()], |row| row.get(0))
@@ -238,8 +239,8 @@ pub(crate) fn session(
     found.map(|text| read(&text)).transpose()
 }
 
-/// A stored record. One that cannot be read is an error: a session with damaged facts must not look
-/// like a session that does not exist.
+/// Parses a stored record. A damaged record is an error: a session with damaged facts must not look like a
+/// session that does not exist.
 fn read<T: serde::de::DeserializeOwned>(text: &str) -> rusqlite::Result<T> {
     serde_json::from_str(text).map_err(|error| {
         rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error))
@@ -253,20 +254,23 @@ pub(crate) fn live(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     rows.collect()
 }
 
-/// The newest sessions first.
-pub(crate) fn sessions(connection: &Connection, limit: usize) -> rusqlite::Result<Vec<Facts>> {
+/// The sessions, newest first.
+pub(crate) fn sessions(
+    connection: &Connection,
+    limit: usize,
+) -> rusqlite::Result<Vec<SessionFacts>> {
     let sql = "SELECT facts FROM sessions ORDER BY created_at_ms DESC, id LIMIT ?1";
     let mut statement = connection.prepare_cached(sql)?;
     let rows = statement
         .query_map([i64::try_from(limit).unwrap_or(i64::MAX)], |row| row.get::<_, String>(0))?;
     let mut found = Vec::new();
     for text in rows {
-        found.extend(serde_json::from_str::<Facts>(&text?).ok());
+        found.extend(serde_json::from_str::<SessionFacts>(&text?).ok());
     }
     Ok(found)
 }
 
-/// The ended sessions, the first ended first, and the bytes of all sessions together.
+/// The ended sessions in the order in which they ended, and the total bytes of all sessions.
 pub(crate) fn ended(connection: &Connection) -> rusqlite::Result<(Vec<EndedSession>, u64)> {
     let sql = "SELECT id, ended_at_ms, kept_bytes FROM sessions
                WHERE ended_at_ms IS NOT NULL ORDER BY ended_at_ms, id";
@@ -283,20 +287,20 @@ pub(crate) fn ended(connection: &Connection) -> rusqlite::Result<(Vec<EndedSessi
     Ok((ended, total))
 }
 
-/// Whether the disk, and not the file, keeps the index from being used: it is full or cannot be written.
-pub(crate) fn is_no_room(error: &rusqlite::Error) -> bool {
+/// Whether the disk is the problem and not the file: the disk is full or cannot be written.
+pub(crate) fn is_disk_unwritable(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode::{CannotOpen, DiskFull, ReadOnly, SystemIoFailure};
     error
         .sqlite_error_code()
         .is_some_and(|code| matches!(code, CannotOpen | DiskFull | ReadOnly | SystemIoFailure))
 }
 
-/// Whether the file itself is bad, so that only making it again helps.
+/// Whether the file itself is damaged, so that only a rebuild helps.
 pub(crate) fn is_damage(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
     match error {
         rusqlite::Error::SqliteFailure(failure, _) => {
-            // A plain error at this point is a statement that does not fit the tables found.
+            // An error without a specific code means that a statement does not match the tables.
             matches!(failure.code, DatabaseCorrupt | NotADatabase | rusqlite::ErrorCode::Unknown)
         }
         rusqlite::Error::InvalidQuery

@@ -1,6 +1,6 @@
-//! The background of the journal: one thread that writes the index, one that has full segments
-//! written to the disk. Logs leave word here and never wait; what finds no room in the queue stays
-//! with its session and is looked for later.
+//! The background threads of the journal: one writes the index, the other syncs full segments to the disk.
+//! A log notifies the index thread and never waits. If the queue is full, the change stays in the session's
+//! backlog, and the thread finds it later.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,36 +16,36 @@ use windlass_protocol::{Seq, SessionId};
 
 use crate::index::{self, IndexError};
 use crate::load;
-use crate::shared::{Pending, Shared, lock};
+use crate::shared::{IndexBacklog, SharedSession, lock};
 
-/// Words to the index writer that wait. A session is in the queue once, however much it has.
+/// Maximum number of queued messages to the index writer. A session is queued at most once at a time.
 const QUEUE_MAX: usize = 1024;
 
 /// Sessions written in one transaction.
 const BATCH_SESSIONS_MAX: usize = 256;
 
-/// Full segments that wait to be synced; past it they are left to the kernel.
+/// Maximum number of full segments that wait for a sync. Further segments are left to the kernel.
 const SYNC_QUEUE_MAX: usize = 16;
 
-/// When to try again after the index could not be written.
+/// Delay before a retry after a failed write to the index.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The sessions with an open log, or with something the index does not have yet.
-pub(crate) type Registry = Mutex<HashMap<SessionId, Arc<Shared>>>;
+/// The sessions with an open log or with changes that are not indexed yet.
+pub(crate) type Registry = Mutex<HashMap<SessionId, Arc<SharedSession>>>;
 
-enum Word {
-    Touched(Arc<Shared>),
+enum IndexerMessage {
+    SessionChanged(Arc<SharedSession>),
     Flush(SyncSender<()>),
-    Forget(SessionId, SyncSender<rusqlite::Result<()>>),
+    RemoveSession(SessionId, SyncSender<rusqlite::Result<()>>),
 }
 
-/// The way to the background threads; they end with it, after their last work.
+/// The handle of the background threads. Dropping it lets them finish their work and joins them.
 #[derive(Debug)]
 pub(crate) struct Indexer {
-    words: Option<SyncSender<Word>>,
+    messages: Option<SyncSender<IndexerMessage>>,
     files: Option<SyncSender<File>>,
-    /// A word found no room: sessions must be looked through.
-    missed: Arc<AtomicBool>,
+    /// A message found the queue full, so the writer must scan all sessions for a backlog.
+    queue_overflowed: Arc<AtomicBool>,
     path: PathBuf,
     threads: Vec<JoinHandle<()>>,
 }
@@ -57,14 +57,14 @@ impl Indexer {
         registry: Arc<Registry>,
         gather: Duration,
     ) -> std::io::Result<Self> {
-        let (words, inbox) = sync_channel(QUEUE_MAX);
+        let (messages, inbox) = sync_channel(QUEUE_MAX);
         let (files, full) = sync_channel::<File>(SYNC_QUEUE_MAX);
-        let missed = Arc::new(AtomicBool::new(false));
-        let writer = Writer {
+        let queue_overflowed = Arc::new(AtomicBool::new(false));
+        let writer = IndexWriter {
             connection,
             path: path.to_owned(),
             registry,
-            missed: missed.clone(),
+            queue_overflowed: queue_overflowed.clone(),
             gather,
             failing: false,
         };
@@ -73,57 +73,60 @@ impl Indexer {
             .spawn(move || writer.run(&inbox))?;
         let sync = thread::Builder::new().name("journal-sync".into()).spawn(move || {
             for file in full {
-                // Only a help against loss of power; what fails here is not lost with the process.
+                // The sync only protects against power loss. After a failed sync, the kernel still has the
+                // data.
                 let _ = file.sync_data();
             }
         })?;
         let path = path.to_owned();
-        let (words, files) = (Some(words), Some(files));
-        Ok(Self { words, files, missed, path, threads: vec![index, sync] })
+        let (messages, files) = (Some(messages), Some(files));
+        Ok(Self { messages, files, queue_overflowed, path, threads: vec![index, sync] })
     }
 
-    /// Says that a session has something for the index.
-    pub(crate) fn touch(&self, shared: &Arc<Shared>) {
+    /// Notifies the index writer that a session has a backlog.
+    pub(crate) fn notify(&self, shared: &Arc<SharedSession>) {
         if shared.queued.swap(true, Ordering::AcqRel) {
             return;
         }
-        let Some(words) = &self.words else { return };
-        if let Err(TrySendError::Full(_)) = words.try_send(Word::Touched(shared.clone())) {
+        let Some(messages) = &self.messages else { return };
+        if let Err(TrySendError::Full(_)) =
+            messages.try_send(IndexerMessage::SessionChanged(shared.clone()))
+        {
             shared.queued.store(false, Ordering::Release);
-            self.missed.store(true, Ordering::Release);
+            self.queue_overflowed.store(true, Ordering::Release);
         }
     }
 
-    /// Has a segment that will not change written to the disk, some time.
+    /// Syncs a finished segment to the disk in the background. Skips it if the queue is full.
     pub(crate) fn sync_later(&self, file: File) {
         if let Some(files) = &self.files {
             let _ = files.try_send(file);
         }
     }
 
-    /// Waits until all that was appended before is in the index, or has failed to get there.
+    /// Waits until the writer has tried to index everything that was appended before this call.
     pub(crate) fn flush(&self) -> Result<(), IndexError> {
         let (done, wait) = sync_channel(1);
-        self.send(Word::Flush(done))?;
+        self.send(IndexerMessage::Flush(done))?;
         wait.recv().map_err(|_| IndexError::Stopped)
     }
 
-    pub(crate) fn forget(&self, session: SessionId) -> Result<(), IndexError> {
+    pub(crate) fn remove_session(&self, session: SessionId) -> Result<(), IndexError> {
         let (done, wait) = sync_channel(1);
-        self.send(Word::Forget(session, done))?;
+        self.send(IndexerMessage::RemoveSession(session, done))?;
         let result = wait.recv().map_err(|_| IndexError::Stopped)?;
         result.map_err(|cause| IndexError::Sqlite { path: self.path.clone(), cause })
     }
 
-    fn send(&self, word: Word) -> Result<(), IndexError> {
-        let words = self.words.as_ref().ok_or(IndexError::Stopped)?;
-        words.send(word).map_err(|_| IndexError::Stopped)
+    fn send(&self, message: IndexerMessage) -> Result<(), IndexError> {
+        let messages = self.messages.as_ref().ok_or(IndexError::Stopped)?;
+        messages.send(message).map_err(|_| IndexError::Stopped)
     }
 }
 
 impl Drop for Indexer {
     fn drop(&mut self) {
-        self.words = None;
+        self.messages = None;
         self.files = None;
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -131,66 +134,66 @@ impl Drop for Indexer {
     }
 }
 
-struct Writer {
+struct IndexWriter {
     connection: Connection,
     path: PathBuf,
     registry: Arc<Registry>,
-    missed: Arc<AtomicBool>,
-    /// How long to wait for more after the first word, so that busy sessions share a transaction.
+    queue_overflowed: Arc<AtomicBool>,
+    /// How long to wait for more messages after the first, so that busy sessions share a transaction.
     gather: Duration,
     failing: bool,
 }
 
 #[derive(Default)]
-struct Batch {
-    sessions: Vec<Arc<Shared>>,
+struct IndexBatch {
+    sessions: Vec<Arc<SharedSession>>,
     flushes: Vec<SyncSender<()>>,
-    forgets: Vec<(SessionId, SyncSender<rusqlite::Result<()>>)>,
+    removals: Vec<(SessionId, SyncSender<rusqlite::Result<()>>)>,
 }
 
-impl Batch {
-    fn take(&mut self, word: Word) {
-        match word {
-            Word::Touched(shared) => self.sessions.push(shared),
-            Word::Flush(done) => self.flushes.push(done),
-            Word::Forget(session, done) => self.forgets.push((session, done)),
+impl IndexBatch {
+    fn take(&mut self, message: IndexerMessage) {
+        match message {
+            IndexerMessage::SessionChanged(shared) => self.sessions.push(shared),
+            IndexerMessage::Flush(done) => self.flushes.push(done),
+            IndexerMessage::RemoveSession(session, done) => self.removals.push((session, done)),
         }
     }
 
-    /// Someone waits, or there is enough to do.
+    /// Whether to write now: a caller waits, or the batch is full.
     fn is_due(&self) -> bool {
         !self.flushes.is_empty()
-            || !self.forgets.is_empty()
+            || !self.removals.is_empty()
             || self.sessions.len() >= BATCH_SESSIONS_MAX
     }
 }
 
-impl Writer {
-    fn run(mut self, inbox: &Receiver<Word>) {
+impl IndexWriter {
+    fn run(mut self, inbox: &Receiver<IndexerMessage>) {
         let mut open = true;
         while open {
-            let mut batch = Batch::default();
+            let mut batch = IndexBatch::default();
             open = self.gather(inbox, &mut batch);
             self.work(batch);
         }
         let _ = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
     }
 
-    /// Waits for words; false when there will be none any more.
-    fn gather(&self, inbox: &Receiver<Word>, batch: &mut Batch) -> bool {
+    /// Collects messages into a batch. Returns false once the channel is closed.
+    fn gather(&self, inbox: &Receiver<IndexerMessage>, batch: &mut IndexBatch) -> bool {
         let first = match self.failing {
             true => inbox.recv_timeout(RETRY_AFTER),
             false => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match first {
-            Ok(word) => batch.take(word),
+            Ok(message) => batch.take(message),
             Err(RecvTimeoutError::Timeout) => return true,
             Err(RecvTimeoutError::Disconnected) => return false,
         }
         let until = Instant::now() + self.gather;
         while !batch.is_due() {
             match inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(word) => batch.take(word),
+                Ok(message) => batch.take(message),
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => return false,
             }
@@ -198,25 +201,25 @@ impl Writer {
         true
     }
 
-    fn work(&mut self, batch: Batch) {
-        let Batch { mut sessions, flushes, forgets } = batch;
-        if self.missed.swap(false, Ordering::AcqRel) {
+    fn work(&mut self, batch: IndexBatch) {
+        let IndexBatch { mut sessions, flushes, removals } = batch;
+        if self.queue_overflowed.swap(false, Ordering::AcqRel) {
             let registry = lock(&self.registry);
-            sessions.extend(registry.values().filter(|known| !known.pending().is_empty()).cloned());
+            sessions.extend(registry.values().filter(|known| !known.backlog().is_empty()).cloned());
         }
         self.failing = false;
         for some in sessions.chunks(BATCH_SESSIONS_MAX) {
             if let Err(cause) = self.write(some) {
-                tracing::warn!(%cause, "the journal's index could not be written; will try again");
+                tracing::warn!(path = %self.path.display(), %cause, "cannot write the index; will retry");
                 if index::is_damage(&cause) {
-                    // The next start makes it anew; until then lookups read the segments.
+                    // The next start rebuilds the index. Until then, lookups read the segments.
                     let _ = File::create(rebuild_marker(&self.path));
                 }
                 self.failing = true;
-                self.missed.store(true, Ordering::Release);
+                self.queue_overflowed.store(true, Ordering::Release);
             }
         }
-        for (session, done) in forgets {
+        for (session, done) in removals {
             let _ = done.send(self.delete(&session));
         }
         for done in flushes {
@@ -224,15 +227,15 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, sessions: &[Arc<Shared>]) -> rusqlite::Result<()> {
+    fn write(&mut self, sessions: &[Arc<SharedSession>]) -> rusqlite::Result<()> {
         let tx = self.connection.transaction()?;
-        let mut done: Vec<(&Arc<Shared>, Pending)> = Vec::with_capacity(sessions.len());
+        let mut done: Vec<(&Arc<SharedSession>, IndexBacklog)> = Vec::with_capacity(sessions.len());
         for shared in sessions {
-            // Before the look at what is pending: what comes after it asks again.
+            // Reset the flag before reading the backlog: a later change then queues the session again.
             shared.queued.store(false, Ordering::Release);
-            let pending = shared.pending().clone();
-            let mut seq = pending.turns.keys().next_back().copied();
-            if pending.forgotten > 0 {
+            let backlog = shared.backlog().clone();
+            let mut seq = backlog.turns.keys().next_back().copied();
+            if backlog.dropped_turns > 0 {
                 let after = index::indexed_seq(&tx, &shared.id)?.unwrap_or(Seq(0));
                 match load::ended_turns(&shared.dir, &shared.id, after) {
                     Ok((turns, _)) => {
@@ -240,26 +243,28 @@ impl Writer {
                             index::put_turn(&tx, &shared.id, turn)?;
                         }
                     }
-                    Err(error) => tracing::warn!(session = %shared.id, %error, "cannot index"),
+                    Err(error) => {
+                        tracing::warn!(session = %shared.id, %error, "cannot read segments to index turns");
+                    }
                 }
             }
-            for turn in pending.turns.values() {
+            for turn in backlog.turns.values() {
                 index::put_turn(&tx, &shared.id, turn)?;
             }
-            if let Some(row) = &pending.row {
+            if let Some(row) = &backlog.row {
                 index::put_session(&tx, row)?;
                 seq = seq.max(Some(row.facts.last_seq));
             }
             if let Some(seq) = seq {
                 index::set_indexed(&tx, &shared.id, seq)?;
             }
-            done.push((shared, pending));
+            done.push((shared, backlog));
         }
         tx.commit()?;
         let mut registry = lock(&self.registry);
-        for (shared, pending) in done {
-            shared.indexed(&pending);
-            let idle = !shared.open.load(Ordering::Acquire) && shared.pending().is_empty();
+        for (shared, backlog) in done {
+            shared.remove_indexed(&backlog);
+            let idle = !shared.open.load(Ordering::Acquire) && shared.backlog().is_empty();
             if idle && registry.get(&shared.id).is_some_and(|known| Arc::ptr_eq(known, shared)) {
                 registry.remove(&shared.id);
             }
@@ -274,7 +279,7 @@ impl Writer {
     }
 }
 
-/// The file that asks the next start to make the index anew.
+/// The marker file that makes the next start rebuild the index.
 pub(crate) fn rebuild_marker(index: &Path) -> PathBuf {
     index.with_extension("rebuild")
 }

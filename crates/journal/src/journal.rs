@@ -1,5 +1,5 @@
-//! The journal of a node: makes, opens, lists and removes sessions, and looks turns up. Owns the
-//! state directory's layout; the caller makes sure that one process at a time writes to it.
+//! The journal of a node: creates, opens, lists and removes sessions, and looks up turns. Owns the layout of
+//! the state directory. The caller ensures that only one process writes to it at a time.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -13,29 +13,29 @@ use bytes::Bytes;
 use rusqlite::Connection;
 use windlass_protocol::{Seq, SessionId, TurnId, TurnNo};
 
-use crate::facts::{Facts, NewSession, TurnRecord};
+use crate::facts::{NewSession, SessionFacts, TurnRecord};
 use crate::index::{self, IndexError};
 use crate::indexer::{Indexer, Registry};
 use crate::load::{self, LoadError};
-use crate::log::{self, AppendError, Newest, SessionLog};
-use crate::new_dir::{FIRST_SEQ, NewDir};
+use crate::log::{self, AppendError, NewestSegment, SessionLog};
+use crate::new_dir::{FIRST_SEQ, NewSessionDir};
 use crate::quota::QUOTA_BYTES_MIN;
 use crate::reader::{ReadError, SessionReader};
 use crate::retention::EndedSession;
-use crate::segment::{self, FORMAT, Head, Segment};
-use crate::shared::{Row, Shared, lock};
-use crate::startup::{self, IndexHome, OpenIndex};
+use crate::segment::{self, FORMAT, Segment, SegmentHead};
+use crate::shared::{SessionRow, SharedSession, lock};
+use crate::startup::{self, IndexLocation, OpenIndex};
 
-/// The prefix of a directory that is not a session yet.
+/// The prefix of a directory that is not yet a session.
 pub(crate) const NEW_PREFIX: &str = ".new-";
 
 /// The prefix of a directory that is no longer a session.
 pub(crate) const GONE_PREFIX: &str = ".gone-";
 
-/// How the journal works.
+/// Settings of the journal.
 #[derive(Debug, Clone, Copy)]
 pub struct JournalOptions {
-    /// How long ended turns are gathered before they go to the index together.
+    /// How long the index writer collects ended turns for one transaction.
     pub index_gather: Duration,
 }
 
@@ -45,7 +45,7 @@ impl Default for JournalOptions {
     }
 }
 
-/// Why the journal cannot be used.
+/// Why the journal cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("cannot use the state directory {path}")]
@@ -58,14 +58,14 @@ pub enum OpenError {
     Index(#[from] IndexError),
 }
 
-/// Why a session was not made.
+/// Why a session was not created.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
     #[error("session {0} exists already")]
     AlreadyExists(SessionId),
     #[error(transparent)]
     Append(#[from] AppendError),
-    #[error("cannot make {path}")]
+    #[error("cannot create {path}")]
     Io {
         path: PathBuf,
         #[source]
@@ -73,7 +73,7 @@ pub enum CreateError {
     },
 }
 
-/// Why a session cannot be written to again.
+/// Why a session cannot be opened for writing.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenSessionError {
     #[error("session {0} is open already")]
@@ -101,39 +101,39 @@ pub enum RemoveError {
     Index(#[from] IndexError),
 }
 
-/// What was found when a session was opened again, beside its facts.
+/// What recovery found when a session was opened, in addition to its facts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Recovered {
+pub struct RecoveredSession {
     /// The code of each open turn, in the order accepted.
     pub code: Vec<(TurnNo, Bytes)>,
-    /// Bytes after the last whole record that were cut off.
+    /// Bytes after the last whole record, which recovery cut off.
     pub cut_bytes: u64,
 }
 
-/// The journal. Cheap to clone; all clones are one.
+/// The journal. Clones are cheap and share one journal.
 #[derive(Debug, Clone)]
 pub struct Journal {
-    inner: Arc<Inner>,
+    inner: Arc<JournalInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct JournalInner {
     state_dir: PathBuf,
     sessions_dir: PathBuf,
     index_path: PathBuf,
     indexer: Arc<Indexer>,
     registry: Arc<Registry>,
-    /// For lookups; the index writer has its own.
+    /// The connection for lookups. The index writer has its own connection.
     index: Mutex<Connection>,
-    index_home: IndexHome,
-    /// Held while a session is made, opened or removed, and while the epoch changes.
+    index_location: IndexLocation,
+    /// Locked while a session is created, opened or removed, and while the epoch changes.
     changing: Mutex<()>,
     next_name: AtomicU64,
 }
 
 impl Journal {
-    /// Opens the journal in a directory, which is made if it is missing, and brings the index up
-    /// to the segments.
+    /// Opens the journal in a directory and updates the index from the segments. Creates the directory if it
+    /// is missing.
     pub fn open(state_dir: impl Into<PathBuf>, options: JournalOptions) -> Result<Self, OpenError> {
         let state_dir = state_dir.into();
         let sessions_dir = state_dir.join("sessions");
@@ -145,14 +145,14 @@ impl Journal {
         let registry = Arc::<Registry>::default();
         let indexer = Indexer::start(writer, &index_path, registry.clone(), options.index_gather)
             .map_err(failed)?;
-        let inner = Inner {
+        let inner = JournalInner {
             state_dir,
             sessions_dir,
             index_path,
             indexer: Arc::new(indexer),
             registry,
             index: Mutex::new(reader),
-            index_home: home,
+            index_location: home,
             changing: Mutex::new(()),
             next_name: AtomicU64::new(0),
         };
@@ -163,25 +163,25 @@ impl Journal {
         &self.inner.state_dir
     }
 
-    /// Where the index has been since this journal was opened.
-    pub fn index_home(&self) -> IndexHome {
-        self.inner.index_home
+    /// Where the index is. This does not change while the journal is open.
+    pub fn index_location(&self) -> IndexLocation {
+        self.inner.index_location
     }
 
-    /// Claims the next epoch. The file of epochs holds it when this call returns.
+    /// Claims the next epoch. The epoch file holds it when this call returns.
     pub fn next_epoch(&self) -> io::Result<windlass_protocol::Epoch> {
         let _changing = lock(&self.inner.changing);
         startup::next_epoch(&self.inner.state_dir)
     }
 
-    /// Whether there is or was a session of this id.
+    /// Whether the journal has a live or ended session with this id.
     pub fn has_session(&self, id: &SessionId) -> bool {
         self.session_dir(id).exists()
     }
 
-    /// Makes a session: whole or, if anything fails, not at all.
+    /// Creates a session. If anything fails, no part of the session remains.
     pub fn create(&self, mut created: NewSession) -> Result<SessionLog, CreateError> {
-        let new = NewDir::make(self.aside(NEW_PREFIX, created.id.as_str()))?;
+        let new = NewSessionDir::make(self.temporary_path(NEW_PREFIX, created.id.as_str()))?;
         created.quota_bytes = created.quota_bytes.max(QUOTA_BYTES_MIN);
         let id = created.id.clone();
         let dir = self.session_dir(&id);
@@ -189,8 +189,8 @@ impl Journal {
         if dir.exists() {
             return Err(CreateError::AlreadyExists(id));
         }
-        let facts = Facts::new(created);
-        let head = Head {
+        let facts = SessionFacts::new(created);
+        let head = SegmentHead {
             journal: FORMAT,
             session: id.clone(),
             first_seq: FIRST_SEQ,
@@ -203,30 +203,29 @@ impl Journal {
         Ok(self.register(id, dir, segments, facts, newest))
     }
 
-    /// Opens a session to go on with it: cuts off what is not a whole record, and gives back what
-    /// must be done again.
+    /// Opens a session for writing. Cuts off the torn tail, and returns the code of the open turns.
     pub fn open_session(
         &self,
         id: &SessionId,
-    ) -> Result<(SessionLog, Recovered), OpenSessionError> {
+    ) -> Result<(SessionLog, RecoveredSession), OpenSessionError> {
         let _changing = lock(&self.inner.changing);
         let mut unindexed = false;
         if let Some(known) = self.registered(id) {
             if known.open.load(Ordering::Acquire) {
                 return Err(OpenSessionError::InUse(id.clone()));
             }
-            // The log before it may have left turns that the index does not have yet.
+            // The previous log may have left turns that are not indexed yet.
             self.inner.indexer.flush()?;
-            unindexed = !known.pending().is_empty();
+            unindexed = !known.backlog().is_empty();
         }
         let dir = self.session_dir(id);
         let mut loaded = load::load(&dir, id)?;
-        let mut recovered = Recovered::default();
+        let mut recovered = RecoveredSession::default();
         let newest = recover(&dir, &mut loaded, &mut recovered)?;
         let facts = loaded.facts;
         let log = self.register(id.clone(), dir, loaded.segments, facts, newest);
         if unindexed {
-            // The index failed to take them: it has to read them from the segments.
+            // Indexing those turns failed, so the index writer must read them from the segments.
             log.index_from_segments();
         }
         let reader = log.reader();
@@ -237,7 +236,7 @@ impl Journal {
         Ok((log, recovered))
     }
 
-    /// The sessions that have not ended, by name.
+    /// The sessions that have not ended, sorted by id.
     pub fn live_sessions(&self) -> Result<Vec<SessionId>, IndexError> {
         let pending = self.pending_rows();
         let found = self.query(index::live)?;
@@ -252,9 +251,9 @@ impl Journal {
         Ok(live.into_iter().collect())
     }
 
-    /// The newest sessions first, those that ended included. The facts of an open session are
-    /// those of some moment of the last segment; its log has the newest.
-    pub fn sessions(&self, limit: usize) -> Result<Vec<Facts>, IndexError> {
+    /// The sessions, newest first, including ended ones. The facts of an open session may be as old as its
+    /// last segment; only its log has the current facts.
+    pub fn sessions(&self, limit: usize) -> Result<Vec<SessionFacts>, IndexError> {
         let pending = self.pending_rows();
         let mut found = self.query(|index| index::sessions(index, limit))?;
         for row in pending {
@@ -271,24 +270,25 @@ impl Journal {
         Ok(found)
     }
 
-    /// One session's facts, as [`Journal::sessions`] gives them.
-    pub fn session(&self, id: &SessionId) -> Result<Option<Facts>, IndexError> {
-        if let Some(row) = self.registered(id).and_then(|known| known.pending().row.clone()) {
+    /// The facts of one session, as current as in [`Journal::sessions`].
+    pub fn session(&self, id: &SessionId) -> Result<Option<SessionFacts>, IndexError> {
+        if let Some(row) = self.registered(id).and_then(|known| known.backlog().row.clone()) {
             return Ok(Some((*row.facts).clone()));
         }
         self.query(|index| index::session(index, id))
     }
 
-    /// A turn that has ended, from the moment on when its end was appended.
+    /// An ended turn. It is found as soon as its end is appended.
     pub fn turn(&self, session: &SessionId, id: &TurnId) -> Result<Option<TurnRecord>, IndexError> {
-        // First what is pending, then the index: a turn leaves the one after it is in the other.
+        // Look into the backlog first, then into the index: a turn leaves the backlog only after the index
+        // has it.
         let known = self.registered(session);
         let mut behind = false;
         if let Some(known) = known {
             if let Some(turn) = known.pending_turn(id) {
                 return Ok(Some((*turn).clone()));
             }
-            behind = known.pending().forgotten > 0;
+            behind = known.backlog().dropped_turns > 0;
         }
         let found = self.query(|index| index::turn(index, session, id));
         if !behind && found.is_ok() || matches!(found, Ok(Some(_))) {
@@ -301,29 +301,29 @@ impl Journal {
         }
     }
 
-    /// Reads a session, open or not.
+    /// A reader of a session, whether its log is open or not.
     pub fn reader(&self, id: &SessionId) -> Result<SessionReader, LoadError> {
         if let Some(known) = self.registered(id) {
             return Ok(SessionReader::new(known));
         }
         let dir = self.session_dir(id);
         let loaded = load::load(&dir, id)?;
-        let shared = Shared::new(id.clone(), dir, loaded.segments, &loaded.facts);
+        let shared = SharedSession::new(id.clone(), dir, loaded.segments, &loaded.facts);
         Ok(SessionReader::new(Arc::new(shared)))
     }
 
-    /// Waits until the index has all that was appended before.
+    /// Waits until the index writer has processed everything that was appended before this call.
     pub fn flush_index(&self) -> Result<(), IndexError> {
         self.inner.indexer.flush()
     }
 
-    /// The sessions that have ended, each with the bytes of its journal, and the bytes of all journals.
+    /// The ended sessions, each with the bytes of its journal, and the total bytes of all journals.
     pub fn ended(&self) -> Result<(Vec<EndedSession>, u64), IndexError> {
         self.flush_index()?;
         self.query(index::ended)
     }
 
-    /// The sessions that have a directory, whether or not their journal can be read.
+    /// The sessions that have a directory, even if their journal cannot be read.
     pub fn directories(&self) -> io::Result<BTreeSet<SessionId>> {
         let names = fs::read_dir(&self.inner.sessions_dir)?;
         let ids = names
@@ -331,13 +331,13 @@ impl Journal {
         Ok(ids.collect())
     }
 
-    /// Whether a session has a directory. What cannot be looked at is taken to be there.
+    /// Whether a session has a directory. Returns true if the check itself fails.
     pub fn has_directory(&self, id: &SessionId) -> bool {
         !matches!(self.session_dir(id).try_exists(), Ok(false))
     }
 
-    /// Removes a session with all that is known of it, and says how many bytes the disk got back. One
-    /// that is not there is no error.
+    /// Removes a session from the disk and from the index. Returns the freed disk bytes. A missing session
+    /// is not an error.
     pub fn remove(&self, id: &SessionId) -> Result<u64, RemoveError> {
         let _changing = lock(&self.inner.changing);
         {
@@ -347,7 +347,7 @@ impl Journal {
             }
             registry.remove(id);
         }
-        let (dir, gone) = (self.session_dir(id), self.aside(GONE_PREFIX, id.as_str()));
+        let (dir, gone) = (self.session_dir(id), self.temporary_path(GONE_PREFIX, id.as_str()));
         let mut freed = 0;
         match fs::rename(&dir, &gone) {
             Ok(()) => {
@@ -357,7 +357,7 @@ impl Journal {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
             Err(cause) => return Err(RemoveError::Io { path: dir, cause }),
         }
-        self.inner.indexer.forget(id.clone())?;
+        self.inner.indexer.remove_session(id.clone())?;
         Ok(freed)
     }
 
@@ -366,25 +366,25 @@ impl Journal {
         id: SessionId,
         dir: PathBuf,
         segments: Vec<Segment>,
-        facts: Facts,
-        newest: Newest,
+        facts: SessionFacts,
+        newest: NewestSegment,
     ) -> SessionLog {
-        let shared = Arc::new(Shared::new(id.clone(), dir, segments, &facts));
-        let row = Row { facts: Arc::new(facts.clone()), kept_bytes: shared.kept_bytes() };
-        shared.pending().row = Some(row);
+        let shared = Arc::new(SharedSession::new(id.clone(), dir, segments, &facts));
+        let row = SessionRow { facts: Arc::new(facts.clone()), kept_bytes: shared.kept_bytes() };
+        shared.backlog().row = Some(row);
         let log = SessionLog::new(self.inner.indexer.clone(), shared.clone(), facts, newest);
         lock(&self.inner.registry).insert(id, shared.clone());
-        self.inner.indexer.touch(&shared);
+        self.inner.indexer.notify(&shared);
         log
     }
 
-    fn registered(&self, id: &SessionId) -> Option<Arc<Shared>> {
+    fn registered(&self, id: &SessionId) -> Option<Arc<SharedSession>> {
         lock(&self.inner.registry).get(id).cloned()
     }
 
-    fn pending_rows(&self) -> Vec<Row> {
+    fn pending_rows(&self) -> Vec<SessionRow> {
         let registry = lock(&self.inner.registry);
-        registry.values().filter_map(|known| known.pending().row.clone()).collect()
+        registry.values().filter_map(|known| known.backlog().row.clone()).collect()
     }
 
     fn query<T>(
@@ -400,14 +400,14 @@ impl Journal {
         self.inner.sessions_dir.join(id.as_str())
     }
 
-    /// A name beside the sessions that no other has.
-    fn aside(&self, prefix: &str, name: &str) -> PathBuf {
+    /// A unique path next to the sessions' directories.
+    fn temporary_path(&self, prefix: &str, name: &str) -> PathBuf {
         let number = self.inner.next_name.fetch_add(1, Ordering::Relaxed);
         self.inner.sessions_dir.join(format!("{prefix}{name}.{number}"))
     }
 }
 
-/// What a session's directory takes on the disk, with the files in it.
+/// The disk space of a session's directory and the files in it.
 fn disk_bytes(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let bytes = |path: &Path| fs::symlink_metadata(path).map_or(0, |meta| meta.blocks() * 512);
@@ -415,12 +415,13 @@ fn disk_bytes(dir: &Path) -> u64 {
     files.map(|file| bytes(&file.path())).sum::<u64>() + bytes(dir)
 }
 
-/// Makes a loaded session's files fit to be written again.
+/// Prepares the files of a loaded session for appends: removes torn and dropped segments, and cuts off the
+/// torn tail.
 fn recover(
     dir: &Path,
-    loaded: &mut load::Loaded,
-    recovered: &mut Recovered,
-) -> Result<Newest, LoadError> {
+    loaded: &mut load::LoadedSession,
+    recovered: &mut RecoveredSession,
+) -> Result<NewestSegment, LoadError> {
     for path in &loaded.torn {
         recovered.cut_bytes += fs::metadata(path).map_or(0, |meta| meta.len());
         log::remove_segment(path);
@@ -437,8 +438,16 @@ fn recover(
         file.set_len(bytes).map_err(failed)?;
         recovered.cut_bytes += loaded.file_bytes - bytes;
     }
-    // A turn whose code is not all there was never accepted. Its parts stay in this segment; the
-    // next one starts without them, so that the same turn sent again does not go on from them.
-    let closing = loaded.facts.accepting.take().is_some();
-    Ok(Newest { file, path, first_seq, bytes, grown_from: 0, ragged: false, closing })
+    // A turn with incomplete code was never accepted. Its parts stay in this segment. The next segment
+    // starts without them, so that a resent turn does not continue the old parts.
+    let must_roll = loaded.facts.accepting.take().is_some();
+    Ok(NewestSegment {
+        file,
+        path,
+        first_seq,
+        bytes,
+        grown_from: 0,
+        has_torn_tail: false,
+        must_roll,
+    })
 }

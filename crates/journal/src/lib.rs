@@ -1,20 +1,20 @@
-//! Remembers: every event of every session, its output, its ended turns.
+//! The journal stores every event of every session, the output, and the ended turns.
 //!
-//! Theory of operation. A session is a directory of append-only segment files (`docs/journal.md`).
-//! The segments are the truth. An append is one write to the newest segment and nothing else that
-//! could wait: no fsync, no index, no reader. What was written survives the death of the node,
-//! because the kernel has it. Each segment starts with the session's [`Facts`] so far, so opening
-//! a session again reads its newest segment only, cuts off what is not a whole record, and folds
-//! the rest; the fold is the same code that keeps the facts while events are appended.
+//! How it works:
+//! - A session is a directory of append-only segment files (`docs/journal.md`). The segments are the source
+//!   of truth.
+//! - An append is one write to the newest segment. It waits for no fsync, no index and no reader. Written
+//!   events survive the death of the node, because the kernel has them.
+//! - Each segment starts with the [`SessionFacts`] so far. Opening a session therefore reads only its newest
+//!   segment, cuts off a torn tail, and folds the records into the facts. The same fold updates the facts
+//!   during appends.
+//! - The SQLite index answers which sessions exist and how a turn ended, without reading segments. One
+//!   thread writes it in the background. A lost index is rebuilt from the segments. Turns that are not
+//!   indexed yet stay in memory, so a lookup right after an append finds its turn.
+//! - Past its quota, a session keeps its first half and its newest bytes, and counts the dropped bytes.
 //!
-//! The SQLite index answers "which sessions are there" and "how did this turn end" without reading
-//! segments. It is written behind, by one thread, and made again from the segments when it is lost.
-//! What it does not have yet is kept in memory, so a lookup right after an append finds its turn.
-//!
-//! Past its quota a session keeps its first half and its newest bytes, and counts what it dropped.
-//!
-//! This crate never decides what happens, knows no process and no clock. All calls block; those
-//! that read much belong on a thread that may.
+//! This crate makes no decisions about sessions, and it knows no processes and no clock. All calls block.
+//! Long reads belong on a thread that may block.
 
 mod event_log;
 mod facts;
@@ -34,19 +34,20 @@ mod shared;
 mod startup;
 
 pub use event_log::{EventLog, EventReader};
-pub use facts::{DISPLAYS_MAX, Facts, NewSession, OpenTurn, TurnRecord};
+pub use facts::{DISPLAYS_MAX, NewSession, OpenTurn, SessionFacts, TurnRecord};
 pub use index::IndexError;
 pub use journal::{
-    CreateError, Journal, JournalOptions, OpenError, OpenSessionError, Recovered, RemoveError,
+    CreateError, Journal, JournalOptions, OpenError, OpenSessionError, RecoveredSession,
+    RemoveError,
 };
 pub use load::LoadError;
-pub use log::{AppendError, Appended, NewEvent, SessionLog};
+pub use log::{AppendError, AppendedBatch, NewEvent, SessionLog};
 pub use quota::{QUOTA_BYTES_DEFAULT, QUOTA_BYTES_MIN};
 pub use reader::{
-    OUTPUT_SLICE_BYTES_MAX, OutputRange, OutputSlice, ReadError, SessionReader, Whose,
+    OUTPUT_SLICE_BYTES_MAX, OutputRange, OutputScope, OutputSlice, ReadError, SessionReader,
 };
 pub use record::EVENT_BYTES_MAX;
-pub use retention::{EndedSession, RetentionOptions, due};
-pub use search::{Found, LINE_BYTES_MAX, Match, NEEDLE_BYTES_MAX};
+pub use retention::{EndedSession, RetentionOptions, sessions_to_remove};
+pub use search::{LINE_BYTES_MAX, NEEDLE_BYTES_MAX, OutputMatch, OutputMatches};
 pub use segment::FORMAT;
-pub use startup::IndexHome;
+pub use startup::IndexLocation;

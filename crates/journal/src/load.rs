@@ -1,5 +1,5 @@
-//! Reading a session back from its files: the segments' heads, the fold over the newest one, and
-//! the ended turns that lie in any of them. Only looks; what it finds torn, others cut off.
+//! Reads a session from its files: the heads of all segments, the fold over the newest segment, and the
+//! ended turns of any segment. It only reads; `journal` removes torn data.
 
 use std::fs;
 use std::io;
@@ -7,17 +7,20 @@ use std::path::{Path, PathBuf};
 
 use windlass_protocol::{Seq, SessionId};
 
-use crate::facts::{Facts, TurnRecord};
-use crate::segment::{self, Head, HeadError, Mark, Segment};
+use crate::facts::{SessionFacts, TurnRecord};
+use crate::segment::{self, HeadError, SeekPoint, Segment, SegmentHead};
 
 /// Why a session's files cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error("the journal has no session {0}")]
     NotFound(SessionId),
-    #[error("{path} was written by a newer release (journal format {version}, this one reads up to {max})", max = segment::FORMAT)]
+    #[error(
+        "{path} was written by a newer release: its journal format is {version}, this one reads up to {max}",
+        max = segment::FORMAT
+    )]
     Newer { path: PathBuf, version: u32 },
-    #[error("{path} holds no whole record")]
+    #[error("{path} has no whole record")]
     Damaged { path: PathBuf },
     #[error("cannot read {path}")]
     Io {
@@ -33,29 +36,29 @@ impl LoadError {
     }
 }
 
-/// A session as its files tell it.
+/// A session as read from its files.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedSession {
     pub(crate) segments: Vec<Segment>,
-    pub(crate) facts: Facts,
-    /// The newest segment's head: whatever it says is dropped may still be there.
-    pub(crate) head: Head,
-    /// Bytes of the newest segment's file, the torn ones included.
+    pub(crate) facts: SessionFacts,
+    /// The head of the newest segment. The segments that it lists as dropped may still exist.
+    pub(crate) head: SegmentHead,
+    /// Bytes of the newest segment's file, including a torn tail.
     pub(crate) file_bytes: u64,
-    /// Segments after it that do not even hold a whole head.
+    /// Later segments without a whole head.
     pub(crate) torn: Vec<PathBuf>,
 }
 
-/// One segment folded from its head to its last whole record.
-struct Folded {
-    head: Head,
+/// One segment, folded from its head to its last whole record.
+struct FoldedSegment {
+    head: SegmentHead,
     segment: Segment,
-    facts: Facts,
+    facts: SessionFacts,
     file_bytes: u64,
 }
 
 /// Reads a session: the heads of all its segments, and the records of the newest.
-pub(crate) fn load(dir: &Path, id: &SessionId) -> Result<Loaded, LoadError> {
+pub(crate) fn load(dir: &Path, id: &SessionId) -> Result<LoadedSession, LoadError> {
     let mut names = list(dir, id)?;
     let mut torn = Vec::new();
     let newest = loop {
@@ -70,12 +73,13 @@ pub(crate) fn load(dir: &Path, id: &SessionId) -> Result<Loaded, LoadError> {
     };
     names.retain(|name| !newest.head.drops.contains(name));
     let mut segments: Vec<Segment> = Vec::with_capacity(names.len() + 1);
-    let mut add = |head: &Head, mut segment: Segment| {
+    let mut add = |head: &SegmentHead, mut segment: Segment| {
         if let Some(before) = segments.last_mut() {
-            segment.joined = head.prev == Some(before.first_seq);
-            before.out_end = match segment.joined {
+            segment.contiguous = head.prev == Some(before.first_seq);
+            before.out_end = match segment.contiguous {
                 true => head.out,
-                // What follows it was dropped, so only its own records say where it ends.
+                // The next segment was dropped, so only this segment's own records tell where its output
+                // ends.
                 false => fold(dir, before.first_seq, &mut |_| {})
                     .map_or(before.first_out, |folded| folded.segment.out_end),
             };
@@ -85,22 +89,22 @@ pub(crate) fn load(dir: &Path, id: &SessionId) -> Result<Loaded, LoadError> {
     for first_seq in names {
         match segment::open(dir, first_seq) {
             Ok(opened) => add(&opened.head, Segment::new(&opened.head, opened.file_bytes)),
-            // An older segment that cannot be read is a gap; the others are still good.
+            // An unreadable older segment is a gap. The other segments are still usable.
             Err(HeadError::Torn) => {}
             Err(error) => return Err(head_error(dir, first_seq, error)),
         }
     }
-    let Folded { head, segment, facts, file_bytes } = newest;
+    let FoldedSegment { head, segment, facts, file_bytes } = newest;
     add(&head, segment);
-    Ok(Loaded { segments, facts, head, file_bytes, torn })
+    Ok(LoadedSession { segments, facts, head, file_bytes, torn })
 }
 
-/// The turns that ended after an event, in order, and the facts at the end.
+/// The turns that ended after an event, in order, and the session's latest facts.
 pub(crate) fn ended_turns(
     dir: &Path,
     id: &SessionId,
     after: Seq,
-) -> Result<(Vec<TurnRecord>, Facts), LoadError> {
+) -> Result<(Vec<TurnRecord>, SessionFacts), LoadError> {
     let names = list(dir, id)?;
     let from = names.partition_point(|first| *first <= after.next()).saturating_sub(1);
     let (mut turns, mut last) = (Vec::new(), None);
@@ -118,7 +122,7 @@ pub(crate) fn ended_turns(
     }
     match last {
         Some(facts) => Ok((turns, facts)),
-        // The newest segment is torn from its start, so the one before it is the last.
+        // The newest segment has no whole head, so the segment before it is the last one.
         None if from > 0 => ended_turns(dir, id, Seq(names[from - 1].0.saturating_sub(1))),
         None => Err(LoadError::Damaged { path: dir.to_owned() }),
     }
@@ -141,8 +145,8 @@ fn fold(
     dir: &Path,
     first_seq: Seq,
     ended: &mut dyn FnMut(TurnRecord),
-) -> Result<Folded, HeadError> {
-    let segment::Opened { head, mut facts, mut scanner, file_bytes } =
+) -> Result<FoldedSegment, HeadError> {
+    let segment::OpenSegment { head, mut facts, mut scanner, file_bytes } =
         segment::open(dir, first_seq)?;
     let mut segment = Segment::new(&head, scanner.at());
     while let Some(record) = scanner.next()? {
@@ -155,16 +159,16 @@ fn fold(
                 }
             }
             Some(_) => break,
-            None => match segment::parse_any(&record).filter(|any| any.seq == seq) {
-                Some(any) => facts.pass(any.seq, any.at_ms, any.link),
+            None => match segment::parse_common(&record).filter(|any| any.seq == seq) {
+                Some(any) => facts.skip_event(any.seq, any.at_ms, any.link),
                 None => break,
             },
         }
-        segment.mark(Mark { at: record.at, seq, out });
+        segment.mark(SeekPoint { at: record.at, seq, out });
         segment.bytes = scanner.at();
     }
     segment.out_end = facts.output_bytes;
-    Ok(Folded { head, segment, facts, file_bytes })
+    Ok(FoldedSegment { head, segment, facts, file_bytes })
 }
 
 fn head_error(dir: &Path, first_seq: Seq, error: HeadError) -> LoadError {

@@ -1,6 +1,6 @@
-//! The log of one session: appends events to its newest segment, starts new segments, drops old
-//! ones past the quota. One owner, one descriptor. An append is one write and never waits for the
-//! disk, the index or a reader.
+//! The log of one session: appends events to the newest segment, starts new segments, and drops old ones
+//! past the quota. It has one owner and one descriptor. An append is one write and never waits for the disk,
+//! the index or a reader.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -13,27 +13,27 @@ use bytes::Bytes;
 use windlass_protocol::event::EventKind;
 use windlass_protocol::{Event, LinkSeq, Seq, SessionId, TurnNo};
 
-use crate::facts::{Facts, Stamp, Stamper, TurnRecord};
+use crate::facts::{SessionFacts, Stamp, Stamper, TurnRecord};
 use crate::indexer::Indexer;
 use crate::quota;
 use crate::reader::SessionReader;
-use crate::record::{self, Body};
-use crate::segment::{self, FORMAT, Head, HeaderOut, Mark, Segment};
-use crate::shared::{Row, Shared};
+use crate::record::{self, BodyPlacement};
+use crate::segment::{self, EventHeaderOut, FORMAT, SeekPoint, Segment, SegmentHead};
+use crate::shared::{SessionRow, SharedSession};
 
-/// A longer body is written from where it is; a shorter one is copied next to its header.
+/// A body up to this length is copied next to its header. A longer body is written from its own buffer.
 const COPIED_BODY_BYTES_MAX: usize = 16 * 1024;
 
-/// Slices in one write: the kernel takes no more.
+/// Maximum number of slices in one write: the kernel's limit.
 const WRITE_SLICES_MAX: usize = 1024;
 
-/// The buffer that an append leaves behind for the next.
+/// Maximum buffer capacity that an append keeps for the next append.
 const BUFFER_BYTES_KEPT: usize = 256 * 1024;
 
-/// A segment that took less time to fill is not synced to the disk when it is full.
+/// A full segment is synced to the disk only if it took at least this long to fill.
 const SYNC_AFTER_MS: u64 = 1000;
 
-/// An event to append; the log gives it its sequence number.
+/// An event to append. The log assigns its sequence number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewEvent {
     pub at_ms: u64,
@@ -43,19 +43,19 @@ pub struct NewEvent {
     pub body: Bytes,
 }
 
-/// What an append did.
+/// The result of an append.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Appended {
-    /// The first and the last event of the batch; the last event before it, twice, if it was empty.
+pub struct AppendedBatch {
+    /// The first and the last event of the batch. For an empty batch, both are the last event before it.
     pub first: Seq,
     pub last: Seq,
     /// The turns that the batch ended.
     pub turns: Vec<Arc<TurnRecord>>,
-    /// Output bytes that were dropped, past the quota, to make room.
+    /// Output bytes that were dropped to stay within the quota.
     pub dropped_bytes: u64,
 }
 
-/// Why nothing of a batch was appended. The log can be used again.
+/// Why no event of a batch was appended. The log stays usable.
 #[derive(Debug, thiserror::Error)]
 pub enum AppendError {
     #[error("journal {path} has no space left")]
@@ -72,7 +72,7 @@ pub enum AppendError {
     },
     #[error("an event of {bytes} bytes is over the limit of {max}", max = record::EVENT_BYTES_MAX)]
     TooLarge { bytes: usize },
-    #[error("session {0} has ended; nothing can follow")]
+    #[error("session {0} has ended and takes no more events")]
     Ended(SessionId),
 }
 
@@ -92,40 +92,40 @@ impl AppendError {
 #[derive(Debug)]
 pub struct SessionLog {
     indexer: Arc<Indexer>,
-    shared: Arc<Shared>,
-    facts: Facts,
-    newest: Newest,
+    shared: Arc<SharedSession>,
+    facts: SessionFacts,
+    newest: NewestSegment,
     segment_bytes: u64,
-    /// When the newest segment was started, by its events' clock.
+    /// When the newest segment was started, by the events' timestamps.
     rolled_at_ms: u64,
     buffer: Vec<u8>,
-    /// Which events' bodies are not in the buffer, and where in it they belong.
-    apart: Vec<(usize, usize)>,
-    marks: Vec<Mark>,
+    /// Bodies that are not copied into the buffer: the offset in the buffer, and the index in the batch.
+    separate_bodies: Vec<(usize, usize)>,
+    marks: Vec<SeekPoint>,
 }
 
 /// The segment being written.
 #[derive(Debug)]
-pub(crate) struct Newest {
+pub(crate) struct NewestSegment {
     pub(crate) file: File,
     pub(crate) path: PathBuf,
     pub(crate) first_seq: Seq,
-    /// Its whole records end here.
+    /// The end of the last whole record.
     pub(crate) bytes: u64,
-    /// Where its first event starts, or where it was taken over.
+    /// The length limit counts from here: the end of the head, or 0 for a segment of an earlier node.
     pub(crate) grown_from: u64,
-    /// Bytes of a failed write may lie behind the end.
-    pub(crate) ragged: bool,
-    /// The next append starts a new segment, whatever the length of this one.
-    pub(crate) closing: bool,
+    /// Bytes of a failed write may follow the last whole record.
+    pub(crate) has_torn_tail: bool,
+    /// The next append starts a new segment, even if this one is not full.
+    pub(crate) must_roll: bool,
 }
 
 impl SessionLog {
     pub(crate) fn new(
         indexer: Arc<Indexer>,
-        shared: Arc<Shared>,
-        facts: Facts,
-        newest: Newest,
+        shared: Arc<SharedSession>,
+        facts: SessionFacts,
+        newest: NewestSegment,
     ) -> Self {
         shared.open.store(true, Ordering::Release);
         Self {
@@ -136,7 +136,7 @@ impl SessionLog {
             facts,
             newest,
             buffer: Vec::new(),
-            apart: Vec::new(),
+            separate_bodies: Vec::new(),
             marks: Vec::new(),
         }
     }
@@ -145,7 +145,7 @@ impl SessionLog {
         &self.shared.id
     }
 
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &SessionFacts {
         &self.facts
     }
 
@@ -153,73 +153,72 @@ impl SessionLog {
         SessionReader::new(self.shared.clone())
     }
 
-    /// Appends all of the events, or on an error none. When it returns, the events survive the
-    /// death of this process.
-    pub fn append(&mut self, mut batch: Vec<NewEvent>) -> Result<Appended, AppendError> {
+    /// Appends all events, or none on an error. When it returns, the events survive the death of this
+    /// process.
+    pub fn append(&mut self, mut batch: Vec<NewEvent>) -> Result<AppendedBatch, AppendError> {
         self.append_from(&mut batch)
     }
 
-    /// Like [`SessionLog::append`]: takes the events out of `batch`, or on an error leaves it as it
-    /// is.
-    pub fn append_from(&mut self, batch: &mut Vec<NewEvent>) -> Result<Appended, AppendError> {
+    /// Like [`SessionLog::append`], but takes the events out of `batch`. On an error, `batch` is unchanged.
+    pub fn append_from(&mut self, batch: &mut Vec<NewEvent>) -> Result<AppendedBatch, AppendError> {
         if self.facts.ended.is_some() {
             return Err(AppendError::Ended(self.shared.id.clone()));
         }
         let before = self.facts.last_seq;
         if batch.is_empty() {
-            return Ok(Appended { first: before, last: before, ..Appended::default() });
+            return Ok(AppendedBatch { first: before, last: before, ..AppendedBatch::default() });
         }
-        self.mend()?;
+        self.cut_torn_tail()?;
         let full = self.newest.bytes - self.newest.grown_from >= self.segment_bytes;
-        let dropped_bytes = if full || self.newest.closing { self.roll()? } else { 0 };
+        let dropped_bytes = if full || self.newest.must_roll { self.roll()? } else { 0 };
         self.encode(batch)?;
         self.write(batch)?;
         let turns = self.publish(batch);
         let first = before.next();
-        Ok(Appended { first, last: self.facts.last_seq, turns, dropped_bytes })
+        Ok(AppendedBatch { first, last: self.facts.last_seq, turns, dropped_bytes })
     }
 
-    /// Puts the batch's records into the buffer, in the order and with the numbers they will have.
+    /// Encodes the batch's records into the buffer, with their sequence numbers.
     fn encode(&mut self, batch: &[NewEvent]) -> Result<(), AppendError> {
         self.buffer.clear();
         self.buffer.shrink_to(BUFFER_BYTES_KEPT);
-        self.apart.clear();
+        self.separate_bodies.clear();
         self.marks.clear();
         let mut stamper = Stamper::after(&self.facts);
         let mut at = self.newest.bytes;
-        for (place, event) in batch.iter().enumerate() {
+        for (index, event) in batch.iter().enumerate() {
             let NewEvent { at_ms, turn, link, kind, body } = event;
             let before = stamper.output_end();
             let Stamp { seq, out, first } = stamper.stamp(*turn, kind, body.len() as u64);
             let header =
-                HeaderOut { seq, at_ms: *at_ms, turn: *turn, link: *link, out, first, kind };
+                EventHeaderOut { seq, at_ms: *at_ms, turn: *turn, link: *link, out, first, kind };
             let placing = match body.len() > COPIED_BODY_BYTES_MAX {
-                true => Body::Apart,
-                false => Body::Inline,
+                true => BodyPlacement::Separate,
+                false => BodyPlacement::Inline,
             };
             let max = record::EVENT_BYTES_MAX;
             let length = record::encode(&mut self.buffer, &header, body, placing, max)
                 .map_err(|long| AppendError::TooLarge { bytes: long.bytes })?;
-            if placing == Body::Apart {
-                self.apart.push((self.buffer.len(), place));
+            if placing == BodyPlacement::Separate {
+                self.separate_bodies.push((self.buffer.len(), index));
             }
-            self.marks.push(Mark { at, seq, out: before });
+            self.marks.push(SeekPoint { at, seq, out: before });
             at += length;
         }
         Ok(())
     }
 
-    /// Writes the buffer, with the bodies apart from it in their places.
+    /// Writes the buffer, with the separate bodies in between.
     fn write(&mut self, batch: &[NewEvent]) -> Result<(), AppendError> {
         let at = self.newest.bytes;
-        let written = if self.apart.is_empty() {
+        let written = if self.separate_bodies.is_empty() {
             self.newest.file.write_all_at(&self.buffer, at).map(|()| self.buffer.len() as u64)
         } else {
-            let mut slices = Vec::with_capacity(2 * self.apart.len() + 1);
+            let mut slices = Vec::with_capacity(2 * self.separate_bodies.len() + 1);
             let mut from = 0;
-            for (to, place) in &self.apart {
+            for (to, index) in &self.separate_bodies {
                 slices.push(IoSlice::new(&self.buffer[from..*to]));
-                slices.push(IoSlice::new(&batch[*place].body));
+                slices.push(IoSlice::new(&batch[*index].body));
                 from = *to;
             }
             slices.push(IoSlice::new(&self.buffer[from..]));
@@ -231,25 +230,26 @@ impl SessionLog {
                 Ok(())
             }
             Err(cause) => {
-                self.newest.ragged = true;
-                // If this fails too, the next append tries again before it writes.
-                let _ = self.mend();
+                self.newest.has_torn_tail = true;
+                // If the cut fails too, the next append retries it before writing.
+                let _ = self.cut_torn_tail();
                 Err(AppendError::new(&self.newest.path, cause))
             }
         }
     }
 
-    /// Cuts off what a failed write left: a whole record among it must not be taken for a later one.
-    fn mend(&mut self) -> Result<(), AppendError> {
-        if self.newest.ragged {
+    /// Cuts off the bytes of a failed write. They may contain a whole record, which a reader must not
+    /// mistake for a later one.
+    fn cut_torn_tail(&mut self) -> Result<(), AppendError> {
+        if self.newest.has_torn_tail {
             let cut = self.newest.file.set_len(self.newest.bytes);
             cut.map_err(|cause| AppendError::new(&self.newest.path, cause))?;
-            self.newest.ragged = false;
+            self.newest.has_torn_tail = false;
         }
         Ok(())
     }
 
-    /// Takes the written events into the facts and shows them to readers and the index.
+    /// Applies the written events to the facts, and publishes them to readers and the index.
     fn publish(&mut self, batch: &mut Vec<NewEvent>) -> Vec<Arc<TurnRecord>> {
         let mut stamper = Stamper::after(&self.facts);
         let mut turns = Vec::new();
@@ -260,7 +260,7 @@ impl SessionLog {
         }
         self.shared.publish(self.newest.bytes, &self.marks, &self.facts);
         for turn in &turns {
-            self.shared.remember(turn.clone());
+            self.shared.add_ended_turn(turn.clone());
         }
         if self.facts.ended.is_some() {
             if let Ok(file) = self.newest.file.try_clone() {
@@ -268,13 +268,12 @@ impl SessionLog {
             }
             self.index_row();
         } else if !turns.is_empty() {
-            self.indexer.touch(&self.shared);
+            self.indexer.notify(&self.shared);
         }
         turns
     }
 
-    /// Starts a new segment, and drops old ones where the quota asks for it. Returns the output
-    /// bytes dropped.
+    /// Starts a new segment, and drops old segments past the quota. Returns the dropped output bytes.
     pub(crate) fn roll(&mut self) -> Result<u64, AppendError> {
         let needed: Vec<Seq> = self
             .facts
@@ -287,14 +286,14 @@ impl SessionLog {
         let unindexed = self.shared.unindexed();
         let (drops, dropped_bytes) = {
             let segments = self.shared.segments();
-            let drops = quota::victims(&segments, quota_bytes, &needed, &unindexed);
+            let drops = quota::segments_to_drop(&segments, quota_bytes, &needed, &unindexed);
             let lost = |segment: &&Segment| drops.contains(&segment.first_seq);
             let bytes = |segment: &Segment| segment.out_end - segment.first_out;
             let dropped_bytes: u64 = segments.iter().filter(lost).map(bytes).sum();
             (drops, dropped_bytes)
         };
         self.facts.output_dropped_bytes += dropped_bytes;
-        let head = Head {
+        let head = SegmentHead {
             journal: FORMAT,
             session: self.shared.id.clone(),
             first_seq: self.facts.last_seq.next(),
@@ -310,7 +309,8 @@ impl SessionLog {
             }
         };
         let old = std::mem::replace(&mut self.newest, fresh);
-        // A flood fills segments faster than a disk takes them, and drops most of them again.
+        // A flood of output fills segments faster than the disk can sync them, and most of them are dropped
+        // again.
         let took_ms = self.facts.last_at_ms.saturating_sub(self.rolled_at_ms);
         self.rolled_at_ms = self.facts.last_at_ms;
         if took_ms >= SYNC_AFTER_MS {
@@ -324,7 +324,7 @@ impl SessionLog {
         Ok(dropped_bytes)
     }
 
-    fn replace_in_list(&self, head: &Head) {
+    fn replace_in_list(&self, head: &SegmentHead) {
         let mut segments = self.shared.segments();
         if let Some(last) = segments.last_mut() {
             last.thin_marks();
@@ -333,7 +333,7 @@ impl SessionLog {
         segments.retain_mut(|segment| {
             let dropped = head.drops.contains(&segment.first_seq);
             if !dropped && gap {
-                segment.joined = false;
+                segment.contiguous = false;
             }
             gap = dropped;
             !dropped
@@ -341,48 +341,52 @@ impl SessionLog {
         segments.push(Segment::new(head, self.newest.bytes));
     }
 
-    /// Has the index read the session's ended turns again, from where it is.
+    /// Makes the index writer read the ended turns that it misses from the segments.
     pub(crate) fn index_from_segments(&self) {
-        self.shared.pending().forgotten += 1;
-        self.indexer.touch(&self.shared);
+        self.shared.backlog().dropped_turns += 1;
+        self.indexer.notify(&self.shared);
     }
 
     fn index_row(&self) {
         let facts = Arc::new(self.facts.clone());
         let kept_bytes = self.shared.kept_bytes();
-        self.shared.pending().row = Some(Row { facts, kept_bytes });
-        self.indexer.touch(&self.shared);
+        self.shared.backlog().row = Some(SessionRow { facts, kept_bytes });
+        self.indexer.notify(&self.shared);
     }
 }
 
 impl Drop for SessionLog {
     fn drop(&mut self) {
         self.shared.open.store(false, Ordering::Release);
-        // The index takes the last facts, and forgets the session once it has them.
+        // The index writer stores the last facts, and then removes the session from the registry.
         self.index_row();
     }
 }
 
-/// Makes the file of a new segment, with its head; on an error there is no such file.
-pub(crate) fn start_segment(dir: &Path, head: &Head, facts: &Facts) -> Result<Newest, AppendError> {
+/// Creates the file of a new segment with its head. On an error, no file remains.
+pub(crate) fn start_segment(
+    dir: &Path,
+    head: &SegmentHead,
+    facts: &SessionFacts,
+) -> Result<NewestSegment, AppendError> {
     let path = segment::path(dir, head.first_seq);
     let file = create_segment(&path)?;
     fill_segment(file, path, head, facts)
 }
 
-/// Makes the file of a new segment, without anything in it.
+/// Creates the empty file of a new segment.
 pub(crate) fn create_segment(path: &Path) -> Result<File, AppendError> {
     let made = OpenOptions::new().write(true).create(true).truncate(true).open(path);
     made.map_err(|cause| AppendError::new(path, cause))
 }
 
-/// Begins an empty segment with its head; on an error there is no such file any more.
+/// Writes the head into an empty segment. On an error, removes the file.
 pub(crate) fn fill_segment(
     file: File,
     path: PathBuf,
-    head: &Head,
-    facts: &Facts,
-) -> Result<Newest, AppendError> {
+    head: &SegmentHead,
+    facts: &SessionFacts,
+) -> Result<NewestSegment, AppendError> {
     let written = segment::encode_head(head, facts)
         .map_err(|long| AppendError::TooLarge { bytes: long.bytes })
         .and_then(|bytes| match file.write_all_at(&bytes, 0) {
@@ -392,14 +396,14 @@ pub(crate) fn fill_segment(
     match written {
         Ok(bytes) => {
             let first_seq = head.first_seq;
-            Ok(Newest {
+            Ok(NewestSegment {
                 file,
                 path,
                 first_seq,
                 bytes,
                 grown_from: bytes,
-                ragged: false,
-                closing: false,
+                has_torn_tail: false,
+                must_roll: false,
             })
         }
         Err(error) => {
@@ -412,7 +416,7 @@ pub(crate) fn fill_segment(
 pub(crate) fn remove_segment(path: &Path) {
     match fs::remove_file(path) {
         Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), %cause, "a dropped journal segment stays");
+            tracing::warn!(path = %path.display(), %cause, "cannot remove a dropped journal segment");
         }
         _ => {}
     }

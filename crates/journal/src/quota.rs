@@ -1,28 +1,28 @@
-//! Which segments a session keeps: the head half of its quota, and as much of the tail as fits
-//! behind it. Pure; the log carries it out.
+//! Which segments a session keeps: the oldest, up to half of the quota, and as many of the newest as fit.
+//! Pure; the log deletes the files.
 
 use windlass_protocol::Seq;
 
 use crate::segment::Segment;
 use crate::shared::Unindexed;
 
-/// What a session keeps when nothing else is asked for.
+/// The default quota of a session.
 pub const QUOTA_BYTES_DEFAULT: u64 = 256 * 1024 * 1024;
 
-/// The least quota; a smaller one is raised to it.
+/// The smallest quota. A smaller one is raised to it.
 pub const QUOTA_BYTES_MIN: u64 = 4 * SEGMENT_BYTES_MIN;
 
 const SEGMENT_BYTES_MIN: u64 = 64 * 1024;
 const SEGMENT_BYTES_MAX: u64 = 1024 * 1024;
 
-/// How long a segment grows before the next one is started.
+/// The length at which a segment is full.
 pub(crate) fn segment_bytes(quota_bytes: u64) -> u64 {
     (quota_bytes / 16).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
 }
 
-/// The segments to drop before a new one is started, oldest first. `needed` are events that must
-/// stay readable: the code of turns that have not ended.
-pub(crate) fn victims(
+/// The segments to drop before a new one starts, oldest first. `needed` are events that must stay readable:
+/// the code of turns that have not ended.
+pub(crate) fn segments_to_drop(
     segments: &[Segment],
     quota_bytes: u64,
     needed: &[Seq],
@@ -33,9 +33,9 @@ pub(crate) fn victims(
     let room = quota_bytes.saturating_sub(segment_bytes(quota_bytes));
     let head = head_len(segments, quota_bytes / 2);
     let mut dropped = Vec::new();
-    // Never the newest: it is the tail that people look at first.
-    for (place, segment) in segments.iter().enumerate().skip(head) {
-        let Some(next) = segments.get(place + 1) else { break };
+    // Never drop the newest segment: readers look at the end of the output first.
+    for (index, segment) in segments.iter().enumerate().skip(head) {
+        let Some(next) = segments.get(index + 1) else { break };
         if total <= room {
             break;
         }
@@ -48,12 +48,12 @@ pub(crate) fn victims(
     dropped
 }
 
-/// How many segments from the start, with none missing between, make up the head half.
+/// The number of contiguous segments from the start that fit into the first half of the quota.
 fn head_len(segments: &[Segment], half_bytes: u64) -> usize {
     let mut bytes = 0;
-    let fits = |(place, segment): &(usize, &Segment)| {
+    let fits = |(index, segment): &(usize, &Segment)| {
         bytes += segment.bytes;
-        *place == 0 || (segment.joined && bytes <= half_bytes)
+        *index == 0 || (segment.contiguous && bytes <= half_bytes)
     };
     segments.iter().enumerate().take_while(fits).count()
 }

@@ -1,5 +1,5 @@
-//! Reading a session: its events after a number, its output by byte range, a display whole. Sees
-//! only whole records, while the log goes on writing; opens files when asked and closes them.
+//! Reads a session: events after a sequence number, output by byte range, whole displays. A reader sees only
+//! whole records, also while the log writes. It opens files per call and closes them again.
 
 use std::fs::File;
 use std::io;
@@ -11,14 +11,14 @@ use windlass_protocol::event::EventKind;
 use windlass_protocol::limits::MESSAGE_BYTES_MAX;
 use windlass_protocol::{Event, Seq, SessionId, TurnNo};
 
-use crate::record::{Record, Scanner};
+use crate::record::{JournalRecord, Scanner};
 use crate::segment::{self, parse_event, parse_output};
-use crate::shared::{Place, Shared};
+use crate::shared::{ReadPosition, SharedSession};
 
-/// Output bytes that one call returns at most.
+/// Maximum output bytes that one call returns.
 pub const OUTPUT_SLICE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Why a session could not be read. What was dropped or removed is no error: it is not there.
+/// Why a session could not be read. Dropped or removed data is not an error; it is only missing.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read journal {path}")]
 pub struct ReadError {
@@ -27,12 +27,12 @@ pub struct ReadError {
     cause: io::Error,
 }
 
-/// Whose output to read.
+/// Which output to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
-    /// Everything that the session put out.
+pub enum OutputScope {
+    /// All output of the session.
     Session,
-    /// What this turn put out while it ran, without what others wrote in the background.
+    /// The output that this turn wrote while it ran, without background output.
     Turn(TurnNo),
 }
 
@@ -41,35 +41,35 @@ pub enum Whose {
 pub struct OutputRange {
     pub from: u64,
     pub to: u64,
-    pub whose: Whose,
+    pub scope: OutputScope,
 }
 
 impl OutputRange {
-    pub const ALL: Self = Self { from: 0, to: u64::MAX, whose: Whose::Session };
+    pub const ALL: Self = Self { from: 0, to: u64::MAX, scope: OutputScope::Session };
 }
 
-/// Some output. It holds no gap: it ends before one.
+/// Contiguous output. It ends before the next gap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OutputSlice {
     pub bytes: Bytes,
-    /// Where it starts: as asked, or after what is not kept.
+    /// Where it starts: the requested start, or the end of a gap there.
     pub from: u64,
-    /// Where to go on.
+    /// Where the next read starts.
     pub next: u64,
-    /// Bytes between the start asked for and `from` that are not kept.
+    /// Bytes between the requested start and `from` that are not kept.
     pub dropped_before: u64,
 }
 
-/// Reads a session. Cheap to make and to clone; each clone has its own place in the events.
+/// Reads a session. Cheap to create and to clone. Each clone has its own position in the events.
 #[derive(Debug, Clone)]
 pub struct SessionReader {
-    shared: Arc<Shared>,
-    /// Where the last call to `events` stopped: a follower pays only for what is new.
-    cursor: Option<Place>,
+    shared: Arc<SharedSession>,
+    /// Where the last call to `events` stopped, so that a follower reads only new records.
+    cursor: Option<ReadPosition>,
 }
 
 impl SessionReader {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<SharedSession>) -> Self {
         Self { shared, cursor: None }
     }
 
@@ -87,8 +87,8 @@ impl SessionReader {
         self.shared.output_end()
     }
 
-    /// The events after `after`, in order: at most `events_max`, and at most `bytes_max` of bodies
-    /// but always one event if there is one. Numbers are missing where events are not kept.
+    /// The events after `after`, in order. At most `events_max` events and `bytes_max` bytes of bodies, but
+    /// always one event if there is one. Sequence numbers have gaps where events are not kept.
     pub fn events(
         &mut self,
         after: Seq,
@@ -101,11 +101,11 @@ impl SessionReader {
             return Ok(taken);
         }
         let known = self.cursor.take().filter(|cursor| cursor.seq == wanted);
-        let start = known.and_then(|cursor| self.shared.renew(cursor));
-        let start = start.or_else(|| self.shared.place_of_event(wanted));
-        let mut records = Records::new(&self.shared, start);
+        let start = known.and_then(|cursor| self.shared.refresh(cursor));
+        let start = start.or_else(|| self.shared.position_of_event(wanted));
+        let mut records = RecordCursor::new(&self.shared, start);
         while taken.len() < events_max {
-            let here = records.place();
+            let here = records.position();
             let Some((seq, record)) = records.next()? else { break };
             if seq < wanted {
                 continue;
@@ -118,11 +118,11 @@ impl SessionReader {
             bytes += record.body.len();
             taken.push((event, record.body));
         }
-        self.cursor = records.place();
+        self.cursor = records.position();
         Ok(taken)
     }
 
-    /// The output in a range, at most [`OUTPUT_SLICE_BYTES_MAX`] of it.
+    /// The output in a range, at most [`OUTPUT_SLICE_BYTES_MAX`].
     pub fn output(&self, range: OutputRange) -> Result<OutputSlice, ReadError> {
         self.head(OUTPUT_SLICE_BYTES_MAX, range)
     }
@@ -131,7 +131,7 @@ impl SessionReader {
     pub fn head(&self, count: usize, range: OutputRange) -> Result<OutputSlice, ReadError> {
         let count = count.clamp(1, OUTPUT_SLICE_BYTES_MAX);
         let range = OutputRange { to: range.to.min(self.shared.output_end()), ..range };
-        let mut pieces = Pieces::new(&self.shared, range);
+        let mut pieces = OutputPieces::new(&self.shared, range);
         let mut slice = OutputSlice { from: range.from, next: range.from, ..Default::default() };
         let mut bytes = BytesMut::new();
         while let Some(piece) = pieces.next()? {
@@ -161,7 +161,7 @@ impl SessionReader {
             }
         }
         if bytes.is_empty() && slice.next < range.to {
-            // The range ends in what is not kept.
+            // The rest of the range is not kept.
             let end = range.to;
             slice.dropped_before += end - slice.next;
             (slice.from, slice.next) = (end, end);
@@ -170,7 +170,7 @@ impl SessionReader {
         Ok(slice)
     }
 
-    /// The end of a range: at most the last `count` bytes of it, without a gap in them.
+    /// The end of a range: at most its last `count` bytes, after the last gap.
     pub fn tail(&self, count: u64, range: OutputRange) -> Result<OutputSlice, ReadError> {
         let count = count.min(OUTPUT_SLICE_BYTES_MAX as u64);
         let to = range.to.min(self.shared.output_end());
@@ -186,7 +186,7 @@ impl SessionReader {
         Ok(slice)
     }
 
-    /// The display that an event completed, whole: its mime type and bytes.
+    /// The whole display that an event completed: its mime type and bytes.
     pub fn display(&self, seq: Seq) -> Result<Option<(String, Bytes)>, ReadError> {
         let Some((last, first, body)) = self.display_part(seq)? else { return Ok(None) };
         let EventKind::Display { mime, id, more: false, .. } = last.kind else { return Ok(None) };
@@ -194,7 +194,7 @@ impl SessionReader {
             return Ok(Some((mime, body)));
         }
         let mut whole = BytesMut::new();
-        let mut records = Records::new(&self.shared, self.shared.place_of_event(first));
+        let mut records = RecordCursor::new(&self.shared, self.shared.position_of_event(first));
         while let Some((at, record)) = records.next()? {
             if at > seq {
                 break;
@@ -203,7 +203,8 @@ impl SessionReader {
             let same = matches!(&event.kind, EventKind::Display { mime: other, id: named, .. }
                 if *other == mime && *named == id);
             if at >= first && stamp.first == Some(first) && event.turn == last.turn && same {
-                // Its first part is not kept, so neither is the display; over the limit, no one sent it.
+                // Without its first part, the display is not kept. No worker can have sent a display over the
+                // limit.
                 let headless = whole.is_empty() && at != first;
                 if headless || whole.len() + record.body.len() > MESSAGE_BYTES_MAX {
                     return Ok(None);
@@ -218,7 +219,7 @@ impl SessionReader {
     }
 
     fn display_part(&self, seq: Seq) -> Result<Option<(Event, Seq, Bytes)>, ReadError> {
-        let mut records = Records::new(&self.shared, self.shared.place_of_event(seq));
+        let mut records = RecordCursor::new(&self.shared, self.shared.position_of_event(seq));
         while let Some((at, record)) = records.next()? {
             if at >= seq {
                 let found = parse_event(&record).filter(|_| at == seq);
@@ -230,10 +231,10 @@ impl SessionReader {
         Ok(None)
     }
 
-    /// The code of a turn, put together from the events that carry it.
+    /// The code of a turn, joined from the events that carry it.
     pub(crate) fn code(&self, number: TurnNo, from: Seq, to: Seq) -> Result<Bytes, ReadError> {
         let mut whole = BytesMut::new();
-        let mut records = Records::new(&self.shared, self.shared.place_of_event(from));
+        let mut records = RecordCursor::new(&self.shared, self.shared.position_of_event(from));
         while let Some((at, record)) = records.next()? {
             if at > to {
                 break;
@@ -246,52 +247,55 @@ impl SessionReader {
         Ok(whole.freeze())
     }
 
-    pub(crate) fn pieces(&self, range: OutputRange) -> Pieces<'_> {
-        Pieces::new(&self.shared, range)
+    pub(crate) fn pieces(&self, range: OutputRange) -> OutputPieces<'_> {
+        OutputPieces::new(&self.shared, range)
     }
 }
 
-/// The event records from a place on, over all later segments.
-struct Records<'a> {
-    shared: &'a Shared,
-    place: Option<Place>,
+/// Iterates over the event records from a position to the newest segment.
+struct RecordCursor<'a> {
+    shared: &'a SharedSession,
+    position: Option<ReadPosition>,
     scanner: Option<Scanner>,
 }
 
-impl<'a> Records<'a> {
-    fn new(shared: &'a Shared, place: Option<Place>) -> Self {
-        Self { shared, place, scanner: None }
+impl<'a> RecordCursor<'a> {
+    fn new(shared: &'a SharedSession, position: Option<ReadPosition>) -> Self {
+        Self { shared, position, scanner: None }
     }
 
     /// Where the next record will be read.
-    fn place(&self) -> Option<Place> {
-        self.place
+    fn position(&self) -> Option<ReadPosition> {
+        self.position
     }
 
-    fn next(&mut self) -> Result<Option<(Seq, Record)>, ReadError> {
-        while let Some(place) = self.place {
-            let found = self.in_segment(place).map_err(|cause| ReadError {
-                path: segment::path(&self.shared.dir, place.segment),
+    fn next(&mut self) -> Result<Option<(Seq, JournalRecord)>, ReadError> {
+        while let Some(position) = self.position {
+            let found = self.in_segment(position).map_err(|cause| ReadError {
+                path: segment::path(&self.shared.dir, position.segment),
                 cause,
             })?;
             if found.is_some() {
                 return Ok(found);
             }
-            // Keep the place in the newest segment: more will come there.
-            let Some(next) = self.shared.place_after(place) else { return Ok(None) };
-            self.place = Some(next);
+            // Keep the position in the newest segment: later records are appended there.
+            let Some(next) = self.shared.position_after(position) else { return Ok(None) };
+            self.position = Some(next);
             self.scanner = None;
         }
         Ok(None)
     }
 
-    fn in_segment(&mut self, mut place: Place) -> io::Result<Option<(Seq, Record)>> {
+    fn in_segment(
+        &mut self,
+        mut position: ReadPosition,
+    ) -> io::Result<Option<(Seq, JournalRecord)>> {
         let scanner = match &mut self.scanner {
             Some(scanner) => scanner,
-            None if place.at >= place.end => return Ok(None),
-            none => match File::open(segment::path(&self.shared.dir, place.segment)) {
-                Ok(file) => none.insert(Scanner::new(file, place.at, place.end)),
-                // It was dropped or removed meanwhile.
+            None if position.at >= position.end => return Ok(None),
+            none => match File::open(segment::path(&self.shared.dir, position.segment)) {
+                Ok(file) => none.insert(Scanner::new(file, position.at, position.end)),
+                // The segment was dropped or removed meanwhile.
                 Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
                 Err(cause) => return Err(cause),
             },
@@ -300,42 +304,42 @@ impl<'a> Records<'a> {
         if record.as_ref().is_some_and(|record| record.at == 0) {
             record = scanner.next()?;
         }
-        place.at = scanner.at();
-        let seq = place.seq;
+        position.at = scanner.at();
+        let seq = position.seq;
         if record.is_some() {
-            place.seq = seq.next();
+            position.seq = seq.next();
         }
-        self.place = Some(place);
+        self.position = Some(position);
         Ok(record.map(|record| (seq, record)))
     }
 }
 
-/// A run of output bytes that lie in one record, cut to the range.
+/// The output bytes of one record, cut to the range.
 #[derive(Debug)]
-pub(crate) struct Piece {
+pub(crate) struct OutputPiece {
     pub(crate) offset: u64,
     pub(crate) bytes: Bytes,
-    /// Whether it belongs to whom was asked for.
+    /// Whether it belongs to the requested scope.
     pub(crate) shown: bool,
 }
 
 /// The output of a range, piece by piece.
-pub(crate) struct Pieces<'a> {
-    records: Records<'a>,
+pub(crate) struct OutputPieces<'a> {
+    records: RecordCursor<'a>,
     range: OutputRange,
 }
 
-impl<'a> Pieces<'a> {
-    fn new(shared: &'a Shared, range: OutputRange) -> Self {
-        let place = match range.from < range.to.min(shared.output_end()) {
-            true => shared.place_of_output(range.from),
+impl<'a> OutputPieces<'a> {
+    fn new(shared: &'a SharedSession, range: OutputRange) -> Self {
+        let position = match range.from < range.to.min(shared.output_end()) {
+            true => shared.position_of_output(range.from),
             false => None,
         };
-        Self { records: Records::new(shared, place), range }
+        Self { records: RecordCursor::new(shared, position), range }
     }
 
-    pub(crate) fn next(&mut self) -> Result<Option<Piece>, ReadError> {
-        let OutputRange { from, to, whose } = self.range;
+    pub(crate) fn next(&mut self) -> Result<Option<OutputPiece>, ReadError> {
+        let OutputRange { from, to, scope } = self.range;
         while let Some((_, record)) = self.records.next()? {
             let Some(header) = parse_output(&record) else { continue };
             let Some(out) = header.out else { continue };
@@ -348,15 +352,15 @@ impl<'a> Pieces<'a> {
             }
             let (first, last) = (out.max(from), end.min(to));
             let bytes = record.body.slice((first - out) as usize..(last - out) as usize);
-            let shown = match whose {
-                Whose::Session => true,
-                Whose::Turn(number) => header.turn == Some(number) && !header.background,
+            let shown = match scope {
+                OutputScope::Session => true,
+                OutputScope::Turn(number) => header.turn == Some(number) && !header.background,
             };
-            // Reading on past the range's end would walk the rest of the session for nothing.
+            // Stop here: a further read would walk the rest of the session for nothing.
             if end >= to {
-                self.records = Records::new(self.records.shared, None);
+                self.records = RecordCursor::new(self.records.shared, None);
             }
-            return Ok(Some(Piece { offset: first, bytes, shown }));
+            return Ok(Some(OutputPiece { offset: first, bytes, shown }));
         }
         Ok(None)
     }

@@ -1,5 +1,5 @@
-//! One record of a segment file: how it is written into a buffer and read back from a file. Owns
-//! the framing (`docs/journal.md`) and its check sum; never knows what a record means.
+//! One record of a segment file: encodes it into a buffer and reads it from a file. Owns the framing
+//! (`docs/journal.md`) and the checksum. It does not interpret records.
 
 use std::fs::File;
 use std::io;
@@ -8,43 +8,43 @@ use std::os::unix::fs::FileExt;
 use bytes::Bytes;
 use serde::Serialize;
 
-/// Length and check sum before each frame.
+/// Length and checksum before each frame.
 pub(crate) const PREFIX_BYTES: usize = 8;
 
 /// The header's length word at the start of a frame.
 const WORD_BYTES: usize = 4;
 
-/// A frame that holds an event. Bodies come in chunks far below it; a longer one is refused.
+/// Maximum bytes of a frame with an event. Bodies come in much smaller chunks; a longer frame is refused.
 pub const EVENT_BYTES_MAX: usize = 1024 * 1024;
 
-/// A frame that holds a segment's head, with the session's facts.
+/// Maximum bytes of a frame with a segment's head, which includes the session's facts.
 pub const HEAD_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// What a scanner reads first; each further read is larger, up to [`WINDOW_BYTES_MAX`].
+/// Bytes of a scanner's first read. Each further read is larger, up to [`WINDOW_BYTES_MAX`].
 const WINDOW_BYTES_MIN: usize = 16 * 1024;
 const WINDOW_BYTES_MAX: usize = 256 * 1024;
 
-/// Whether the body is copied behind the header, or written by the caller from where it is.
+/// Whether the body is copied behind the header, or the caller writes it separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Body {
+pub(crate) enum BodyPlacement {
     Inline,
-    Apart,
+    Separate,
 }
 
-/// A header and body together are over the limit. Nothing was added to the buffer.
+/// Header and body together exceed the limit. The buffer is unchanged.
 #[derive(Debug)]
-pub(crate) struct TooLong {
+pub(crate) struct RecordTooLong {
     pub(crate) bytes: usize,
 }
 
-/// Appends a record to `out` and returns its whole length, the body's included either way.
+/// Appends a record to `out` and returns its whole length. The length includes a separate body.
 pub(crate) fn encode(
     out: &mut Vec<u8>,
     header: &impl Serialize,
     body: &[u8],
-    placing: Body,
+    placing: BodyPlacement,
     frame_bytes_max: usize,
-) -> Result<u64, TooLong> {
+) -> Result<u64, RecordTooLong> {
     let start = out.len();
     out.extend_from_slice(&[0; PREFIX_BYTES + WORD_BYTES]);
     serde_json::to_writer(&mut *out, header).expect("journal headers always serialise");
@@ -52,7 +52,7 @@ pub(crate) fn encode(
     let frame_len = WORD_BYTES + header_len + body.len();
     if frame_len > frame_bytes_max {
         out.truncate(start);
-        return Err(TooLong { bytes: frame_len });
+        return Err(RecordTooLong { bytes: frame_len });
     }
     let frame = start + PREFIX_BYTES;
     out[frame..frame + WORD_BYTES].copy_from_slice(&(header_len as u32).to_be_bytes());
@@ -61,22 +61,22 @@ pub(crate) fn encode(
     sum.update(body);
     out[start..start + 4].copy_from_slice(&(frame_len as u32).to_be_bytes());
     out[start + 4..start + 8].copy_from_slice(&sum.finalize().to_be_bytes());
-    if placing == Body::Inline {
+    if placing == BodyPlacement::Inline {
         out.extend_from_slice(body);
     }
     Ok((PREFIX_BYTES + frame_len) as u64)
 }
 
-/// A whole record, as it lies in its file.
+/// A whole record, as stored in its file.
 #[derive(Debug, Clone)]
-pub(crate) struct Record {
-    /// Where it starts in the file.
+pub(crate) struct JournalRecord {
+    /// The offset of the record in the file.
     pub(crate) at: u64,
     pub(crate) header: Bytes,
     pub(crate) body: Bytes,
 }
 
-/// Reads whole records of one file in order, up to a given end, in windows of bounded size.
+/// Reads the whole records of one file in order, up to a given end. It reads in windows of bounded size.
 #[derive(Debug)]
 pub(crate) struct Scanner {
     file: File,
@@ -92,13 +92,13 @@ impl Scanner {
         Self { file, at, end, window: Bytes::new(), window_at: at, window_bytes: WINDOW_BYTES_MIN }
     }
 
-    /// Where the next record starts, or the first byte that is no whole record.
+    /// Where the next record starts, or where the torn bytes start.
     pub(crate) fn at(&self) -> u64 {
         self.at
     }
 
-    /// The next whole record; `None` at the end, and for good at bytes that are not one.
-    pub(crate) fn next(&mut self) -> io::Result<Option<Record>> {
+    /// The next whole record. `None` at the end and, permanently, at bytes that are not a whole record.
+    pub(crate) fn next(&mut self) -> io::Result<Option<JournalRecord>> {
         let Some(prefix) = self.peek(PREFIX_BYTES)? else { return Ok(None) };
         let frame_len = word(&prefix, 0);
         let limit = if self.at == 0 { HEAD_BYTES_MAX } else { EVENT_BYTES_MAX };
@@ -116,10 +116,10 @@ impl Scanner {
         self.at += whole.len() as u64;
         let header = frame.slice(WORD_BYTES..WORD_BYTES + header_len);
         let body = frame.slice(WORD_BYTES + header_len..);
-        Ok(Some(Record { at, header, body }))
+        Ok(Some(JournalRecord { at, header, body }))
     }
 
-    /// The next `count` bytes without taking them; `None` if the file ends before.
+    /// The next `count` bytes, without consuming them. `None` if the file ends earlier.
     fn peek(&mut self, count: usize) -> io::Result<Option<Bytes>> {
         let left = self.end.saturating_sub(self.at);
         if (count as u64) > left {
@@ -131,7 +131,7 @@ impl Scanner {
             let mut fresh = vec![0; take];
             match self.file.read_exact_at(&mut fresh, self.at) {
                 Ok(()) => {}
-                // The file was cut while it was read: what is gone is no whole record.
+                // The file was truncated meanwhile, so the record is no longer whole.
                 Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
                 Err(cause) => return Err(cause),
             }

@@ -1,4 +1,4 @@
-//! Which ended sessions are kept, by age and by size. Pure: the caller brings the clock and removes.
+//! Which ended sessions are kept, by age and by size. Pure: the caller has the clock and removes sessions.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use windlass_protocol::SessionId;
 /// Which ended sessions to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetentionOptions {
-    /// Those that ended at most so long ago.
+    /// Keep sessions that ended at most this long ago.
     pub max_age: Duration,
-    /// As many as fit, with everything else that counts, into so many bytes.
+    /// Keep as many sessions as fit into this many bytes, together with everything else that counts.
     pub max_total_bytes: u64,
 }
 
-/// An ended session, and what goes with it.
+/// An ended session, and the bytes that its removal frees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedSession {
     pub id: SessionId,
@@ -21,9 +21,9 @@ pub struct EndedSession {
     pub bytes: u64,
 }
 
-/// The sessions to remove now, those that ended first first. `total_bytes` is what everything takes
-/// that counts, live sessions included.
-pub fn due(
+/// The sessions to remove now, in the order in which they ended. `total_bytes` is the size of everything that
+/// counts, including live sessions.
+pub fn sessions_to_remove(
     ended: &[EndedSession],
     total_bytes: u64,
     options: RetentionOptions,
@@ -53,8 +53,8 @@ mod tests {
     const HOUR_MS: u64 = 3_600_000;
 
     #[test]
-    fn the_oldest_go_first_and_only_as_many_as_must() {
-        // Ended one, two and three hours ago, with 10, 20 and 30 bytes; 40 more are of live sessions.
+    fn the_oldest_sessions_go_first_and_only_as_many_as_necessary() {
+        // Sessions that ended one, two and three hours ago, with 10, 20 and 30 bytes. Live ones have 40.
         let now_ms = 100 * HOUR_MS;
         let ended: Vec<_> = [("c", 1, 10), ("b", 2, 20), ("a", 3, 30)]
             .map(|(id, hours, bytes)| EndedSession {
@@ -72,17 +72,19 @@ mod tests {
             (hours(4), 99, "a"),
             (hours(4), 70, "a"),
             (hours(4), 69, "ab"),
-            // Live sessions stay, also where they alone are too much.
+            // Live sessions stay, even if they alone exceed the limit.
             (hours(4), 0, "abc"),
             (hours(2), 50, "ab"),
         ] {
             let options = RetentionOptions { max_age, max_total_bytes };
-            let found: String =
-                due(&ended, 100, options, now_ms).iter().map(SessionId::as_str).collect();
+            let found: String = sessions_to_remove(&ended, 100, options, now_ms)
+                .iter()
+                .map(SessionId::as_str)
+                .collect();
             assert_eq!(found, expected, "{options:?}");
         }
-        // A clock that went back makes nothing old.
+        // A clock that was set back makes no session old.
         let options = RetentionOptions { max_age: hours(1), max_total_bytes: 100 };
-        assert!(due(&ended, 100, options, HOUR_MS).is_empty());
+        assert!(sessions_to_remove(&ended, 100, options, HOUR_MS).is_empty());
     }
 }

@@ -1,21 +1,21 @@
-//! Finding text in a session's output: streams through it with a window of bounded size, so that
-//! a match over the edge of two records is found and memory does not depend on the output.
+//! Finds text in a session's output. The search streams the output through a window of bounded size. It finds
+//! matches across record boundaries, and its memory does not depend on the size of the output.
 
 use crate::reader::{OutputRange, ReadError, SessionReader};
 
-/// The longest text that can be searched for; the rest of a longer one is not looked at.
+/// The longest text that can be searched for. The rest of a longer text is ignored.
 pub const NEEDLE_BYTES_MAX: usize = 4 * 1024;
 
-/// The most of a line that a match shows.
+/// Maximum bytes of a line that a match shows.
 pub const LINE_BYTES_MAX: usize = 512;
 
-/// What a match shows before itself where its line is too long to show whole.
+/// Bytes shown before the match if its line is too long to show whole.
 const LEAD_BYTES: usize = 128;
 
-/// A line that holds the text; a line is shown once, however often it does.
+/// A line that contains the text. A line with several matches is returned once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Match {
-    /// Where the text is in the session's output.
+pub struct OutputMatch {
+    /// The offset of the text in the session's output.
     pub offset: u64,
     /// The line around it, cut to [`LINE_BYTES_MAX`]. Bytes that are not UTF-8 show as U+FFFD.
     pub line: String,
@@ -23,25 +23,25 @@ pub struct Match {
 
 /// What a search found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
-    pub matches: Vec<Match>,
+pub struct OutputMatches {
+    pub matches: Vec<OutputMatch>,
     /// More matches follow the last one.
     pub more: bool,
 }
 
 impl SessionReader {
-    /// The first `matches_max` lines in a range that hold the text.
+    /// The first `matches_max` lines in a range that contain the text.
     pub fn search(
         &self,
         needle: &[u8],
         range: OutputRange,
         matches_max: usize,
-    ) -> Result<Found, ReadError> {
+    ) -> Result<OutputMatches, ReadError> {
         let needle = &needle[..needle.len().min(NEEDLE_BYTES_MAX)];
         if needle.is_empty() {
-            return Ok(Found::default());
+            return Ok(OutputMatches::default());
         }
-        let mut window = Window { needle, wanted: matches_max, ..Window::default() };
+        let mut window = SearchWindow { needle, wanted: matches_max, ..SearchWindow::default() };
         let mut pieces = self.pieces(range);
         let mut expected = range.from;
         while !window.found.more {
@@ -49,7 +49,7 @@ impl SessionReader {
                 window.look(Rest::None);
                 break;
             };
-            // Text on both sides of a gap was never one text.
+            // Text before and after a gap was never contiguous.
             if piece.offset != expected || !piece.shown {
                 window.look(Rest::None);
                 window.restart(piece.offset);
@@ -64,27 +64,27 @@ impl SessionReader {
     }
 }
 
-/// Whether more bytes can come behind those in the window.
+/// Whether more bytes can follow the bytes in the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rest {
     MayFollow,
     None,
 }
 
-/// The bytes around the place where the search is.
+/// The bytes around the current position of the search.
 #[derive(Debug, Default)]
-struct Window<'a> {
+struct SearchWindow<'a> {
     needle: &'a [u8],
     wanted: usize,
     bytes: Vec<u8>,
-    /// Where the window starts in the output.
+    /// The offset of the window in the output.
     base: u64,
-    /// No match starts before this place in the window.
+    /// No match starts before this index in the window.
     searched: usize,
-    found: Found,
+    found: OutputMatches,
 }
 
-impl Window<'_> {
+impl SearchWindow<'_> {
     fn restart(&mut self, base: u64) {
         self.bytes.clear();
         (self.base, self.searched) = (base, 0);
@@ -94,7 +94,7 @@ impl Window<'_> {
         if self.bytes.is_empty() {
             self.base = offset;
         }
-        // What lies further back than a line can show is not needed again.
+        // Bytes further back than a shown line can reach are not needed again.
         let unneeded = self.searched.saturating_sub(LINE_BYTES_MAX);
         self.bytes.drain(..unneeded);
         self.base += unneeded as u64;
@@ -103,9 +103,9 @@ impl Window<'_> {
     }
 
     fn look(&mut self, rest: Rest) {
-        while let Some(place) = find(&self.bytes[self.searched..], self.needle) {
-            let at = self.searched + place;
-            // Its line may go on in bytes that are not here yet.
+        while let Some(index) = find(&self.bytes[self.searched..], self.needle) {
+            let at = self.searched + index;
+            // The matching line may continue in bytes that are not in the window yet.
             let seen = self.bytes.len() - at;
             if rest == Rest::MayFollow && seen < self.needle.len() + LINE_BYTES_MAX {
                 self.searched = at;
@@ -117,7 +117,7 @@ impl Window<'_> {
             }
             let (start, end) = line_around(&self.bytes, at, self.needle.len());
             let line = text(&self.bytes[start..end]);
-            self.found.matches.push(Match { offset: self.base + at as u64, line });
+            self.found.matches.push(OutputMatch { offset: self.base + at as u64, line });
             self.searched = end.max(at + self.needle.len());
         }
         let undecided = self.bytes.len().saturating_sub(self.needle.len() - 1);
@@ -125,14 +125,14 @@ impl Window<'_> {
     }
 }
 
-/// The line that holds a match, or as much of it as may be shown.
+/// The line that contains a match, or the part of it that may be shown.
 fn line_around(bytes: &[u8], at: usize, length: usize) -> (usize, usize) {
     let far = at.saturating_sub(LINE_BYTES_MAX);
     let line_start = bytes[far..at].iter().rposition(|byte| *byte == b'\n');
-    let line_start = line_start.map_or(far, |place| far + place + 1);
+    let line_start = line_start.map_or(far, |index| far + index + 1);
     let from = at + length;
     let line_end = bytes[from..].iter().take(LINE_BYTES_MAX).position(|byte| *byte == b'\n');
-    let line_end = line_end.map_or(bytes.len().min(from + LINE_BYTES_MAX), |place| from + place);
+    let line_end = line_end.map_or(bytes.len().min(from + LINE_BYTES_MAX), |index| from + index);
     if line_end - line_start <= LINE_BYTES_MAX {
         return (line_start, line_end);
     }
@@ -140,7 +140,7 @@ fn line_around(bytes: &[u8], at: usize, length: usize) -> (usize, usize) {
     (start, line_end.min(start + LINE_BYTES_MAX))
 }
 
-/// The bytes as text, without the halves of code points that the cut may have left at the ends.
+/// The bytes as text, without partial code points at the ends.
 fn text(bytes: &[u8]) -> String {
     let inner = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
     let skipped = bytes.iter().take(3).take_while(inner).count();
@@ -156,8 +156,8 @@ fn text(bytes: &[u8]) -> String {
 fn find(hay: &[u8], needle: &[u8]) -> Option<usize> {
     let (first, others) = needle.split_first()?;
     let mut from = 0;
-    while let Some(place) = hay[from..].iter().position(|byte| byte == first) {
-        let at = from + place;
+    while let Some(index) = hay[from..].iter().position(|byte| byte == first) {
+        let at = from + index;
         if hay[at + 1..].starts_with(others) {
             return Some(at);
         }

@@ -1,5 +1,5 @@
-//! What a session's log, its readers and the index writer share: the list of segments that hold
-//! whole records, and what the index does not have yet. Never touches a file.
+//! The state that a session's log, its readers and the index writer share: the list of segments with their
+//! whole records, and the backlog of the index. It never touches a file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,65 +8,70 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use windlass_protocol::{Seq, SessionId, TurnId};
 
-use crate::facts::{Facts, TurnRecord};
-use crate::segment::{Mark, Segment};
+use crate::facts::{SessionFacts, TurnRecord};
+use crate::segment::{SeekPoint, Segment};
 
-/// Ended turns of one session that wait in memory for the index. Past it they are forgotten, and
-/// the index reads them from the segments instead.
+/// Maximum number of ended turns of one session that wait in memory for the index. Past it, they are dropped
+/// from memory, and the index writer reads them from the segments.
 pub const PENDING_TURNS_MAX: usize = 4096;
 
-/// A lock that outlives a panic elsewhere: every holder leaves the data whole between statements.
+/// Locks a mutex and ignores poisoning: every holder leaves the data consistent between statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedSession {
     pub(crate) id: SessionId,
     pub(crate) dir: PathBuf,
     segments: Mutex<Vec<Segment>>,
     last_seq: AtomicU64,
     output_end: AtomicU64,
-    /// A log is open on it.
+    /// A log of the session is open.
     pub(crate) open: AtomicBool,
-    /// It is in the index writer's queue.
+    /// The session is in the index writer's queue.
     pub(crate) queued: AtomicBool,
-    pending: Mutex<Pending>,
+    backlog: Mutex<IndexBacklog>,
 }
 
-/// What the index does not have yet.
+/// Changes of a session that are not in the index yet.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Pending {
+pub(crate) struct IndexBacklog {
     pub(crate) turns: BTreeMap<Seq, Arc<TurnRecord>>,
-    pub(crate) row: Option<Row>,
-    /// Turns that were forgotten here: the index must read the segments.
-    pub(crate) forgotten: u64,
+    pub(crate) row: Option<SessionRow>,
+    /// Turns that were dropped from `turns`: the index writer must read them from the segments.
+    pub(crate) dropped_turns: u64,
 }
 
 /// A session's row in the index.
 #[derive(Debug, Clone)]
-pub(crate) struct Row {
-    pub(crate) facts: Arc<Facts>,
+pub(crate) struct SessionRow {
+    pub(crate) facts: Arc<SessionFacts>,
     pub(crate) kept_bytes: u64,
 }
 
-/// Where to go on reading, and how far its segment reaches.
+/// Where a reader continues, and the end of that segment when the reader looked.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct ReadPosition {
     pub(crate) segment: Seq,
     pub(crate) at: u64,
     pub(crate) seq: Seq,
     pub(crate) end: u64,
 }
 
-impl Pending {
+impl IndexBacklog {
     pub(crate) fn is_empty(&self) -> bool {
-        self.turns.is_empty() && self.row.is_none() && self.forgotten == 0
+        self.turns.is_empty() && self.row.is_none() && self.dropped_turns == 0
     }
 }
 
-impl Shared {
-    pub(crate) fn new(id: SessionId, dir: PathBuf, segments: Vec<Segment>, facts: &Facts) -> Self {
+impl SharedSession {
+    pub(crate) fn new(
+        id: SessionId,
+        dir: PathBuf,
+        segments: Vec<Segment>,
+        facts: &SessionFacts,
+    ) -> Self {
         Self {
             id,
             dir,
@@ -75,7 +80,7 @@ impl Shared {
             output_end: AtomicU64::new(facts.output_bytes),
             open: AtomicBool::new(false),
             queued: AtomicBool::new(false),
-            pending: Mutex::default(),
+            backlog: Mutex::default(),
         }
     }
 
@@ -91,16 +96,16 @@ impl Shared {
         lock(&self.segments)
     }
 
-    pub(crate) fn pending(&self) -> MutexGuard<'_, Pending> {
-        lock(&self.pending)
+    pub(crate) fn backlog(&self) -> MutexGuard<'_, IndexBacklog> {
+        lock(&self.backlog)
     }
 
     pub(crate) fn kept_bytes(&self) -> u64 {
         self.segments().iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Shows readers the records that an append has written to the newest segment.
-    pub(crate) fn publish(&self, bytes: u64, marks: &[Mark], facts: &Facts) {
+    /// Publishes to readers the records that an append has written to the newest segment.
+    pub(crate) fn publish(&self, bytes: u64, marks: &[SeekPoint], facts: &SessionFacts) {
         let mut segments = self.segments();
         let newest = segments.last_mut().expect("a session has at least one segment");
         newest.bytes = bytes;
@@ -113,88 +118,94 @@ impl Shared {
         self.last_seq.store(facts.last_seq.0, Ordering::Release);
     }
 
-    /// The place to read from for an event, or for the first one after it that is kept.
-    pub(crate) fn place_of_event(&self, seq: Seq) -> Option<Place> {
+    /// The position to read an event from, or the first kept event after it.
+    pub(crate) fn position_of_event(&self, seq: Seq) -> Option<ReadPosition> {
         let segments = self.segments();
         let after = segments.partition_point(|segment| segment.first_seq <= seq);
         let segment = segments.get(after.saturating_sub(1))?;
-        Some(place(segment, segment.place_of_event(seq)))
+        Some(position(segment, segment.position_of_event(seq)))
     }
 
-    /// The place to read from for an output byte, or for the first one after it that is kept.
-    pub(crate) fn place_of_output(&self, out: u64) -> Option<Place> {
+    /// The position to read an output byte from, or the first kept output byte after it.
+    pub(crate) fn position_of_output(&self, out: u64) -> Option<ReadPosition> {
         let segments = self.segments();
         let after = segments.partition_point(|segment| segment.first_out <= out);
         let segment = segments.get(after.saturating_sub(1))?;
-        Some(place(segment, segment.place_of_output(out)))
+        Some(position(segment, segment.position_of_output(out)))
     }
 
-    /// Where reading goes on once all that was known of a place's segment is read; `None` as long as
-    /// that is the newest. One look at both segments: it may have grown and got a successor since, and
-    /// only one that has a successor grows no more.
-    pub(crate) fn place_after(&self, read: Place) -> Option<Place> {
+    /// Where a reader continues at the known end of a segment; `None` while that segment is the newest.
+    /// Checks the segment and its successor under one lock: the segment may have grown before it got a
+    /// successor, and only a segment with a successor grows no more.
+    pub(crate) fn position_after(&self, read: ReadPosition) -> Option<ReadPosition> {
         let segments = self.segments();
         let after = segments.partition_point(|other| other.first_seq <= read.segment);
         let next = segments.get(after)?;
         let same = segments[..after].last().filter(|same| same.first_seq == read.segment);
         Some(match same {
-            Some(grown) if grown.bytes > read.end => Place { end: grown.bytes, ..read },
-            _ => Place { segment: next.first_seq, at: 0, seq: next.first_seq, end: next.bytes },
+            Some(grown) if grown.bytes > read.end => ReadPosition { end: grown.bytes, ..read },
+            _ => ReadPosition {
+                segment: next.first_seq,
+                at: 0,
+                seq: next.first_seq,
+                end: next.bytes,
+            },
         })
     }
 
-    /// A place seen before, with how far its segment reaches now; `None` if it was dropped.
-    pub(crate) fn renew(&self, old: Place) -> Option<Place> {
+    /// An earlier position with the current end of its segment; `None` if the segment was dropped.
+    pub(crate) fn refresh(&self, old: ReadPosition) -> Option<ReadPosition> {
         let segments = self.segments();
         let found = segments.binary_search_by_key(&old.segment, |other| other.first_seq).ok()?;
-        Some(Place { end: segments[found].bytes, ..old })
+        Some(ReadPosition { end: segments[found].bytes, ..old })
     }
 
-    /// Keeps an ended turn until the index has it.
-    pub(crate) fn remember(&self, turn: Arc<TurnRecord>) {
-        let mut pending = self.pending();
-        if pending.turns.len() >= PENDING_TURNS_MAX {
-            pending.forgotten += pending.turns.len() as u64;
-            pending.turns.clear();
+    /// Keeps an ended turn in the backlog until the index has it.
+    pub(crate) fn add_ended_turn(&self, turn: Arc<TurnRecord>) {
+        let mut backlog = self.backlog();
+        if backlog.turns.len() >= PENDING_TURNS_MAX {
+            backlog.dropped_turns += backlog.turns.len() as u64;
+            backlog.turns.clear();
         }
-        pending.turns.insert(turn.ended_seq, turn);
+        backlog.turns.insert(turn.ended_seq, turn);
     }
 
     pub(crate) fn pending_turn(&self, id: &TurnId) -> Option<Arc<TurnRecord>> {
-        self.pending().turns.values().rev().find(|turn| turn.id == *id).cloned()
+        self.backlog().turns.values().rev().find(|turn| turn.id == *id).cloned()
     }
 
-    /// Takes what was just indexed out of what is pending.
-    pub(crate) fn indexed(&self, done: &Pending) {
-        let mut pending = self.pending();
+    /// Removes what was just indexed from the backlog.
+    pub(crate) fn remove_indexed(&self, done: &IndexBacklog) {
+        let mut backlog = self.backlog();
         for seq in done.turns.keys() {
-            pending.turns.remove(seq);
+            backlog.turns.remove(seq);
         }
-        pending.forgotten -= done.forgotten;
-        let same =
-            |row: &Row| done.row.as_ref().is_some_and(|old| Arc::ptr_eq(&old.facts, &row.facts));
-        if pending.row.as_ref().is_some_and(same) {
-            pending.row = None;
+        backlog.dropped_turns -= done.dropped_turns;
+        let same = |row: &SessionRow| {
+            done.row.as_ref().is_some_and(|old| Arc::ptr_eq(&old.facts, &row.facts))
+        };
+        if backlog.row.as_ref().is_some_and(same) {
+            backlog.row = None;
         }
     }
 
-    /// The events that the index still has to take in.
+    /// The turn ends that the index does not have yet.
     pub(crate) fn unindexed(&self) -> Unindexed {
-        let pending = self.pending();
-        if pending.forgotten > 0 {
+        let backlog = self.backlog();
+        if backlog.dropped_turns > 0 {
             return Unindexed::Unknown;
         }
-        Unindexed::Turns(pending.turns.keys().copied().collect())
+        Unindexed::Turns(backlog.turns.keys().copied().collect())
     }
 }
 
-/// Which turn ends exist only in the segments.
+/// The turn ends that exist only in the segments.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unindexed {
     Turns(Vec<Seq>),
     Unknown,
 }
 
-fn place(segment: &Segment, mark: Mark) -> Place {
-    Place { segment: segment.first_seq, at: mark.at, seq: mark.seq, end: segment.bytes }
+fn position(segment: &Segment, mark: SeekPoint) -> ReadPosition {
+    ReadPosition { segment: segment.first_seq, at: mark.at, seq: mark.seq, end: segment.bytes }
 }

@@ -1,5 +1,5 @@
-//! What the journal does before its first session: sweeps half-made directories away, brings the
-//! index up to the segments or makes it anew, counts the epoch. Never writes a segment.
+//! The start of the journal: removes unfinished directories, updates or rebuilds the index from the segments,
+//! and increments the epoch. It never writes a segment.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use rusqlite::{Connection, Transaction};
 use windlass_protocol::{Epoch, Seq, SessionId};
 
-use crate::index::{self, IndexError, Known};
+use crate::index::{self, IndexError, IndexedSession};
 use crate::indexer::rebuild_marker;
 use crate::journal::{GONE_PREFIX, NEW_PREFIX};
 use crate::load;
-use crate::shared::Row;
+use crate::shared::SessionRow;
 
-/// Removes what a node left that died while it made or removed a session.
+/// Removes the directories of a node that died while it created or removed a session.
 pub(crate) fn sweep(sessions_dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(sessions_dir)? {
         let entry = entry?;
@@ -33,22 +33,23 @@ pub(crate) fn sweep(sessions_dir: &Path) -> io::Result<()> {
 #[derive(Debug)]
 pub(crate) struct OpenIndex {
     pub(crate) writer: Connection,
-    /// For lookups.
+    /// The connection for lookups.
     pub(crate) reader: Connection,
-    pub(crate) home: IndexHome,
+    pub(crate) home: IndexLocation,
 }
 
 /// Where the index is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IndexHome {
+pub enum IndexLocation {
     File,
-    /// The disk was full or could not be written when the node started. The next start writes the file.
+    /// In memory, because the disk was full or could not be written at the start. The next start writes the
+    /// file.
     Memory,
 }
 
-/// Opens the index for the writer and for lookups, with everything in it that the segments hold.
-/// An index that is damaged or of another schema is made anew; one that the disk has no room for is
-/// held in memory.
+/// Opens the index for the writer and for lookups, and adds everything from the segments that it misses. A
+/// damaged index, or one of another schema version, is rebuilt. If the disk has no space for the index, it is
+/// kept in memory.
 pub(crate) fn open_index(path: &Path, sessions_dir: &Path) -> Result<OpenIndex, IndexError> {
     let failed = |cause| IndexError::Sqlite { path: path.to_owned(), cause };
     if rebuild_marker(path).exists() {
@@ -56,16 +57,16 @@ pub(crate) fn open_index(path: &Path, sessions_dir: &Path) -> Result<OpenIndex, 
     }
     let opened = match try_open(path, sessions_dir) {
         Err(cause) if index::is_damage(&cause) => {
-            tracing::warn!(path = %path.display(), %cause, "the index is damaged; making it anew");
+            tracing::warn!(path = %path.display(), %cause, "the index is damaged; rebuilding it");
             delete_index(path)?;
             try_open(path, sessions_dir)
         }
         opened => opened,
     };
     match opened {
-        Err(cause) if index::is_no_room(&cause) => {
+        Err(cause) if index::is_disk_unwritable(&cause) => {
             tracing::warn!(path = %path.display(), %cause,
-                "the index cannot be written; it is in memory until the next start");
+                "cannot write the index; it stays in memory until the next start");
             in_memory(path, sessions_dir).map_err(failed)
         }
         opened => opened.map_err(failed),
@@ -75,26 +76,28 @@ pub(crate) fn open_index(path: &Path, sessions_dir: &Path) -> Result<OpenIndex, 
 fn try_open(path: &Path, sessions_dir: &Path) -> rusqlite::Result<OpenIndex> {
     let mut writer = index::connect(path)?;
     fill(&mut writer, sessions_dir)?;
-    Ok(OpenIndex { writer, reader: index::connect(path)?, home: IndexHome::File })
+    Ok(OpenIndex { writer, reader: index::connect(path)?, home: IndexLocation::File })
 }
 
 fn in_memory(path: &Path, sessions_dir: &Path) -> rusqlite::Result<OpenIndex> {
     let (mut writer, reader) = index::in_memory(path)?;
     fill(&mut writer, sessions_dir)?;
-    Ok(OpenIndex { writer, reader, home: IndexHome::Memory })
+    Ok(OpenIndex { writer, reader, home: IndexLocation::Memory })
 }
 
-/// Takes everything into the index that the segments hold.
+/// Adds everything from the segments to the index, and deletes sessions without a directory.
 fn fill(writer: &mut Connection, sessions_dir: &Path) -> rusqlite::Result<()> {
     index::prepare(writer)?;
-    let known = index::known(writer)?;
-    let mut known: HashMap<String, Known> =
+    let known = index::indexed_sessions(writer)?;
+    let mut known: HashMap<String, IndexedSession> =
         known.into_iter().map(|known| (known.id.clone(), known)).collect();
     let tx = writer.transaction()?;
     for id in session_dirs(sessions_dir) {
         match known.remove(id.as_str()) {
-            Some(Known { ended: true, .. }) => {}
-            Some(Known { indexed_seq, .. }) => catch_up(&tx, sessions_dir, &id, indexed_seq)?,
+            Some(IndexedSession { ended: true, .. }) => {}
+            Some(IndexedSession { indexed_seq, .. }) => {
+                catch_up(&tx, sessions_dir, &id, indexed_seq)?
+            }
             None => catch_up(&tx, sessions_dir, &id, Seq(0))?,
         }
     }
@@ -110,7 +113,7 @@ fn session_dirs(sessions_dir: &Path) -> Vec<SessionId> {
     names.filter_map(|name| SessionId::parse(name).ok()).collect()
 }
 
-/// Takes into the index what a session has after an event.
+/// Adds the turns and facts of a session after an event to the index.
 fn catch_up(
     tx: &Transaction<'_>,
     sessions_dir: &Path,
@@ -121,7 +124,7 @@ fn catch_up(
     let (turns, facts) = match load::ended_turns(&dir, id, after) {
         Ok(found) => found,
         Err(error) => {
-            tracing::warn!(session = %id, %error, "a session's journal cannot be read");
+            tracing::warn!(session = %id, %error, "cannot read the session's journal");
             return Ok(());
         }
     };
@@ -131,7 +134,10 @@ fn catch_up(
     for turn in &turns {
         index::put_turn(tx, id, turn)?;
     }
-    index::put_session(tx, &Row { facts: Arc::new(facts), kept_bytes: load::kept_bytes(&dir) })
+    index::put_session(
+        tx,
+        &SessionRow { facts: Arc::new(facts), kept_bytes: load::kept_bytes(&dir) },
+    )
 }
 
 fn delete_index(path: &Path) -> Result<(), IndexError> {
@@ -152,18 +158,18 @@ fn delete_index(path: &Path) -> Result<(), IndexError> {
     Ok(())
 }
 
-/// The bytes of an epoch in its file: as many digits for each number, so that its file never changes in
-/// size, and an end of line.
+/// The size of the epoch file: 20 digits and a newline. The size is constant, so that an overwrite never
+/// changes it.
 const EPOCH_BYTES: u64 = 21;
 
-/// Counts the epoch up: two nodes never have the same. The number is written over the old one, in one write
-/// within one block. The disk need not have it before it is used: what ends the machine ends its keepers too,
-/// and only to them the number matters.
+/// Increments the epoch, so that two nodes never have the same one. The new number overwrites the old one, in
+/// one write within one block. No sync is needed before the epoch is used: a crash of the machine also ends
+/// its keepers, and only they use the epoch.
 pub(crate) fn next_epoch(state_dir: &Path) -> io::Result<Epoch> {
     let path = state_dir.join("epoch");
     let last = match fs::read_to_string(&path) {
         Ok(text) => text.trim().parse().map_err(|_| {
-            let message = format!("{} does not hold a number", path.display());
+            let message = format!("{} does not contain a number", path.display());
             io::Error::new(io::ErrorKind::InvalidData, message)
         })?,
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Epoch(0).0,
@@ -173,9 +179,9 @@ pub(crate) fn next_epoch(state_dir: &Path) -> io::Result<Epoch> {
     let line = format!("{:020}\n", next.0);
     match fs::metadata(&path).map(|file| file.len()) {
         Ok(EPOCH_BYTES) => overwrite(&path, &line)?,
-        // The first node here, or the first of a release that writes all digits.
+        // The first node, or the first node of a release that writes all 20 digits.
         _ => match replace(state_dir, &path, &line) {
-            // A full disk has no room for a second file, but the first has its room already.
+            // A full disk has no space for a second file, but the first file already has its block.
             Err(cause) if cause.kind() == io::ErrorKind::StorageFull => overwrite(&path, &line)?,
             replaced => replaced?,
         },
@@ -187,7 +193,7 @@ fn overwrite(path: &Path, line: &str) -> io::Result<()> {
     fs::OpenOptions::new().write(true).open(path)?.write_all(line.as_bytes())
 }
 
-/// Puts a new file in the place of the old one, on the disk when this returns.
+/// Replaces the file atomically. The new file is synced to the disk when this returns.
 fn replace(state_dir: &Path, path: &Path, line: &str) -> io::Result<()> {
     let fresh = state_dir.join("epoch.new");
     let written = File::create(&fresh).and_then(|mut file| {
@@ -207,12 +213,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_start_takes_the_next_epoch_whoever_wrote_the_last() {
+    fn each_start_takes_the_next_epoch_also_after_an_earlier_release() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("epoch");
         assert_eq!(next_epoch(dir.path()).unwrap(), Epoch(1));
         assert_eq!(next_epoch(dir.path()).unwrap(), Epoch(2));
-        // As earlier releases wrote it.
+        // The format of earlier releases.
         fs::write(&file, "9\n").unwrap();
         assert_eq!(next_epoch(dir.path()).unwrap(), Epoch(10));
         assert_eq!(next_epoch(dir.path()).unwrap(), Epoch(11));

@@ -1,68 +1,69 @@
-//! What nodes say: who they are, what is journaled, and what to do. Only the node with the newest
-//! epoch is heard.
+//! Handles messages of nodes: attaches, acknowledgements and commands. The keeper obeys only the node with
+//! the highest epoch.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use windlass_lifecycle::link::Done;
+use windlass_lifecycle::link::CommandProgress;
 use windlass_protocol::link::{
-    Attached, Command, CommandSeq, FromKeeper, LINK, Launch, Prepare, RefuseReason, ToKeeper,
+    AttachReply, CommandSeq, FromKeeper, KeeperCommand, LINK, Launch, Prepare, RefuseReason,
+    ToKeeper,
 };
 use windlass_protocol::{Epoch, LinkSeq, TurnNo};
 
-use crate::calls::Part;
 use crate::complaint::complain;
-use crate::connection::{Connection, Gone};
-use crate::input::Given;
+use crate::connection::{ConnectionLost, NodeConnection};
+use crate::input::InputMessage;
 use crate::keeper::Keeper;
-use crate::stage::Then;
+use crate::stage::AfterClear;
 use crate::starting::PooledWorker;
-use crate::watch::Watch;
+use crate::watch::LimitWatch;
+use crate::worker_side::calls::ToolResultPart;
 
-/// Reads of what a node has sent that cannot be written to any more.
+/// Maximum number of reads from a node's connection that cannot be written to any more.
 const LAST_READS_MAX: u32 = 64;
 
-/// A caller that attaches.
-struct Claim {
+/// The attach message of a connection.
+struct AttachRequest {
     epoch: Epoch,
     after: LinkSeq,
     launch: Option<Box<Launch>>,
 }
 
 impl Keeper {
-    pub(crate) fn hear_callers(&mut self) {
+    pub(crate) fn read_callers(&mut self) {
         for mut caller in std::mem::take(&mut self.node.callers) {
             match caller.first_message(&mut self.scratch) {
                 Ok(None) => self.node.callers.push(caller),
                 Ok(Some(ToKeeper::Attach { epoch, after, launch, .. })) => {
-                    self.claim(caller, Claim { epoch, after, launch });
+                    self.attach(caller, AttachRequest { epoch, after, launch });
                 }
                 Ok(Some(ToKeeper::Prepare(prepare))) => self.prepare(caller, &prepare),
-                Ok(Some(_)) | Err(Gone::Malformed) => {
+                Ok(Some(_)) | Err(ConnectionLost::Malformed) => {
                     self.node.refuse(caller, RefuseReason::BadAttach)
                 }
-                Err(Gone::Closed) => {}
+                Err(ConnectionLost::Closed) => {}
             }
         }
     }
 
-    fn claim(&mut self, mut caller: Connection, claim: Claim) {
-        if claim.launch.is_some() && self.launch.is_some() {
+    fn attach(&mut self, mut caller: NodeConnection, attach: AttachRequest) {
+        if attach.launch.is_some() && self.launch.is_some() {
             return self.node.refuse(caller, RefuseReason::BadAttach);
         }
-        if claim.launch.is_none() && self.launch.is_none() {
+        if attach.launch.is_none() && self.launch.is_none() {
             self.node.refuse(caller, RefuseReason::NotLaunched);
-            return self.clear(Then::Exit);
+            return self.clear(AfterClear::Exit);
         }
-        if let Err(reason) = self.node.link.attach(claim.epoch, claim.after) {
+        if let Err(reason) = self.node.link.attach(attach.epoch, attach.after) {
             return self.node.refuse(caller, reason);
         }
-        caller.resume(claim.after);
-        let launch = claim.launch.as_ref().or(self.launch.as_ref());
+        caller.resume(attach.after);
+        let launch = attach.launch.as_ref().or(self.launch.as_ref());
         let first_room = launch.and_then(|launch| launch.family.clone());
-        let attached = FromKeeper::Attached(Box::new(Attached {
+        let attached = FromKeeper::Attached(Box::new(AttachReply {
             link: LINK,
-            epoch: claim.epoch,
+            epoch: attach.epoch,
             pid: self.held.pid(),
             last: self.node.link.last(),
             command: self.node.link.seen(),
@@ -78,30 +79,32 @@ impl Keeper {
             room: self.family.room.clone().or(first_room),
         }));
         if let Err(error) = caller.say(&attached) {
-            // Cannot happen: the answer has a bounded number of call ids. The node asks again.
-            complain!("keeper: an attach cannot be answered: {error}");
+            // Cannot happen, because the answer has a bounded number of call ids. The node would attach
+            // again.
+            complain!("keeper: cannot answer an attach: {error}");
             return;
         }
         let zygote = caller.take_passed();
-        self.node.hear(caller);
-        if let Some(launch) = claim.launch {
+        self.node.attach(caller);
+        if let Some(launch) = attach.launch {
             self.worker.zygote = zygote.filter(|_| launch.from_zygote);
             let watch = self.worker.pooled.as_mut().and_then(|pooled| pooled.watch_of(&launch));
             self.launch = Some(launch);
             self.start_worker();
-            // While the worker gets ready, and before there is a turn.
+            // The worker starts meanwhile, and there is no turn yet: a good time to measure.
             if let Some(launch) = &self.launch {
                 self.worker.watch =
-                    watch.map_or_else(|| Watch::of(launch), |watch| watch.limited(launch));
+                    watch.map_or_else(|| LimitWatch::of(launch), |watch| watch.limited(launch));
             }
-            self.worker.watch.take_stock();
+            self.worker.watch.measure_baseline();
         }
-        // Commands may have come with the attach.
+        // Commands may have arrived together with the attach.
         self.take_commands();
     }
 
-    /// The node's connection cannot be written to. The keeper still reads and obeys what the node sent before.
-    pub(crate) fn hear_last_of_node(&mut self) {
+    /// The node's connection cannot be written to. The keeper still reads and obeys what the node sent
+    /// before.
+    pub(crate) fn read_remaining_commands(&mut self) {
         for _ in 0..LAST_READS_MAX {
             let Some(node) = &mut self.node.connection else { return };
             match node.fill(&mut self.scratch) {
@@ -112,7 +115,7 @@ impl Keeper {
         self.node.lose();
     }
 
-    pub(crate) fn hear_node(&mut self) {
+    pub(crate) fn read_node(&mut self) {
         let Some(node) = &mut self.node.connection else { return };
         if node.fill(&mut self.scratch).is_err() {
             return self.node.lose();
@@ -125,7 +128,7 @@ impl Keeper {
             let message = match node.next_message() {
                 Ok(None) => return,
                 Ok(Some(message)) => message,
-                // No message at all: not a node of ours.
+                // The bytes are not a message, so the peer is not a valid node.
                 Err(_) => return self.node.lose(),
             };
             match message {
@@ -134,14 +137,14 @@ impl Keeper {
                     self.node.link.acknowledge(after);
                     self.take_command(command, act, &body);
                 }
-                // Whoever had a worker wait now has a session for it.
+                // The node that prepared the pooled worker now has a session for it.
                 (ToKeeper::Attach { epoch, after, launch, .. }, _)
                     if self.worker.pooled.is_some() =>
                 {
                     let Some(caller) = self.node.connection.take() else { return };
-                    return self.claim(caller, Claim { epoch, after, launch });
+                    return self.attach(caller, AttachRequest { epoch, after, launch });
                 }
-                // Two attaches on one connection: not a node of ours.
+                // A second attach on one connection: the peer is not a valid node.
                 (ToKeeper::Attach { .. } | ToKeeper::Prepare(_) | ToKeeper::Part { .. }, _) => {
                     self.node.lose();
                 }
@@ -149,70 +152,73 @@ impl Keeper {
         }
     }
 
-    fn take_command(&mut self, command: CommandSeq, act: Command, body: &Bytes) {
+    fn take_command(&mut self, command: CommandSeq, act: KeeperCommand, body: &Bytes) {
         match self.node.link.command(command, act, body) {
-            Done::Already | Done::Partly => {}
-            Done::Now(act, body) => self.perform(act, body),
-            // A node refuses such a command before it sends it. The keeper ignores one that comes anyway.
-            Done::TooLarge(_) => {}
+            CommandProgress::Ignored | CommandProgress::Incomplete => {}
+            CommandProgress::Execute(act, body) => self.perform(act, body),
+            // A node never sends such a command. The keeper ignores one that arrives anyway.
+            CommandProgress::TooLarge(_) => {}
         }
     }
 
-    fn perform(&mut self, act: Command, body: Bytes) {
+    fn perform(&mut self, act: KeeperCommand, body: Bytes) {
         match act {
-            Command::TurnStart { turn, .. } => self.worker.start_turn(turn, &body, self.stage),
-            Command::TurnInput { turn, eof, .. } => self.give_input(turn, body, eof),
-            Command::Interrupt { turn } => self.worker.interrupt_turn(turn),
-            Command::ToolResult { turn, call, ok, more } => {
-                self.worker.answer_call(turn, Part { call, ok, more, body });
+            KeeperCommand::TurnStart { turn, .. } => {
+                self.worker.start_turn(turn, &body, self.stage)
             }
-            Command::Fork(fork) => self.begin_fork(fork),
-            Command::TurnFailed { turn } => self.node.remember_failed(turn),
-            Command::Restart => {
-                // Counted when told, not when done: a node that attaches meanwhile must not tell
-                // it again.
+            KeeperCommand::TurnInput { turn, eof, .. } => self.give_input(turn, body, eof),
+            KeeperCommand::Interrupt { turn } => self.worker.interrupt_turn(turn),
+            KeeperCommand::ToolResult { turn, call, ok, more } => {
+                self.worker.answer_call(turn, ToolResultPart { call, ok, more, body });
+            }
+            KeeperCommand::Fork(fork) => self.begin_fork(fork),
+            KeeperCommand::TurnFailed { turn } => self.node.remember_failed(turn),
+            KeeperCommand::Restart => {
+                // Counted when the command arrives, not when it is done: a node that attaches in between must
+                // not send it again.
                 self.worker.restarts += 1;
                 let node = self.node.connection.as_mut();
-                self.worker.zygote = node.and_then(Connection::take_passed);
-                self.clear(Then::StartAfresh);
+                self.worker.zygote = node.and_then(NodeConnection::take_passed);
+                self.clear(AfterClear::StartAfresh);
             }
-            Command::Shutdown { grace_ms } => self.finish(Duration::from_millis(grace_ms)),
+            KeeperCommand::Shutdown { grace_ms } => self.finish(Duration::from_millis(grace_ms)),
         }
     }
 
     fn give_input(&mut self, turn: TurnNo, bytes: Bytes, eof: bool) {
-        self.worker.take_input(turn, Given { bytes, eof }, &mut self.node);
-        // The client waits for this word, and no event may come soon.
+        self.worker.take_input(turn, InputMessage { bytes, eof }, &mut self.node);
+        // The client waits for this acknowledgement, and the next event may come late.
         let seen = FromKeeper::Seen { command: self.node.link.seen() };
         self.node.say(&seen);
     }
 
-    /// Forks a pooled worker. The node is told when the worker is in its cgroups; a keeper whose worker
-    /// cannot be forked exits.
-    fn prepare(&mut self, mut caller: Connection, prepare: &Prepare) {
+    /// Forks a pooled worker. The keeper tells the node when the worker is in its cgroups. If the fork fails,
+    /// the keeper exits.
+    fn prepare(&mut self, mut caller: NodeConnection, prepare: &Prepare) {
         if self.launch.is_some() || self.worker.pooled.is_some() {
             return;
         }
         let zygote = caller.take_passed();
-        self.node.hear(caller);
+        self.node.attach(caller);
         match PooledWorker::fork(prepare, zygote, self.held.hold()) {
             Ok(pooled) => {
                 self.worker.pooled = Some(pooled);
                 self.say_prepared();
             }
             Err(error) => {
-                complain!("keeper: a pooled worker cannot be forked: {error}");
-                self.clear(Then::Exit);
+                complain!("keeper: cannot fork a pooled worker: {error}");
+                self.clear(AfterClear::Exit);
             }
         }
     }
 
-    /// Processes have ended: the pooled worker, its init, or those that moved it into its cgroups.
-    pub(crate) fn note_pooled(&mut self, ended: &[(u32, String)]) {
+    /// Handles ends of processes: of the pooled worker, its init, or the processes that move it into its
+    /// cgroups.
+    pub(crate) fn check_pooled(&mut self, ended: &[(u32, String)]) {
         let Some(pooled) = &mut self.worker.pooled else { return };
         if pooled.is_broken_by(ended) {
-            complain!("keeper: a pooled worker ended");
-            self.clear(Then::Exit);
+            complain!("keeper: a pooled worker ended before a session used it");
+            self.clear(AfterClear::Exit);
         } else if !ended.is_empty() {
             self.say_prepared();
         }

@@ -1,6 +1,6 @@
-//! What a keeper or a nursery writes to standard error, which the node has pointed at its log. The log may
-//! be on a full disk: a line that cannot be written is dropped, where `eprintln!` would panic and
-//! take the session with it.
+//! Log lines of keepers and the nursery. They go to standard error, which the node has redirected to its log.
+//! The log may be on a full disk: a line that cannot be written is dropped. `eprintln!` would panic and end
+//! the session.
 
 use std::fmt::Arguments;
 use std::io::Write as _;

@@ -1,5 +1,5 @@
-//! The connection to a node: reads its frames, and writes what the link half holds. It keeps only
-//! a place in the held events, never a copy of them.
+//! The connection to a node: reads its frames, and writes the events that the link half holds. It keeps only
+//! a position in the held events, never a copy of them.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,33 +14,33 @@ use windlass_protocol::frame::{self, Decoder, EncodeError};
 use windlass_protocol::link::{FromKeeper, ToKeeper};
 use windlass_protocol::parts::Joiner;
 
-/// Pieces given to one write.
+/// Maximum number of buffers in one `writev`.
 const SLICES_MAX: usize = 64;
 
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct NodeConnection {
     socket: OwnedFd,
     decoder: Decoder,
     joiner: Joiner,
     /// Unnumbered messages, sent between events.
     control: BytesMut,
-    /// The last event written whole.
+    /// The last event that is written completely.
     sent: LinkSeq,
-    /// Bytes written of the one after it.
+    /// Bytes written of the event after `sent`.
     partly: usize,
     blocked: bool,
-    /// The last descriptor that came with its bytes.
+    /// The last descriptor that arrived with the bytes.
     passed: Option<OwnedFd>,
 }
 
-/// Why a connection is over.
+/// Why a connection is unusable.
 #[derive(Debug)]
-pub(crate) enum Gone {
+pub(crate) enum ConnectionLost {
     Closed,
     Malformed,
 }
 
-impl Connection {
+impl NodeConnection {
     pub fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
@@ -54,12 +54,12 @@ impl Connection {
         }
     }
 
-    /// Whether to wait for room to write.
+    /// Whether the socket's buffer is full and the poll loop must wait until it is writable.
     pub fn blocked(&self) -> bool {
         self.blocked
     }
 
-    /// Events after this one are still to be sent: set when a node attaches.
+    /// Continues with the event after `after`. Called when a node attaches.
     pub fn resume(&mut self, after: LinkSeq) {
         self.sent = after;
         self.partly = 0;
@@ -72,12 +72,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads what has come, once; how many bytes.
-    pub fn fill(&mut self, scratch: &mut [u8]) -> Result<usize, Gone> {
+    /// Reads once from the socket. Returns the number of bytes; 0 if none have arrived.
+    pub fn fill(&mut self, scratch: &mut [u8]) -> Result<usize, ConnectionLost> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut rights = RecvAncillaryBuffer::new(&mut space);
         let mut into = [IoSliceMut::new(scratch)];
-        // Connections are not blocking; more descriptors than one are closed by the kernel.
+        // The socket is non-blocking. The kernel closes further descriptors than the first.
         let received = recvmsg(&self.socket, &mut into, &mut rights, RecvFlags::CMSG_CLOEXEC);
         for message in rights.drain() {
             if let RecvAncillaryMessage::ScmRights(mut descriptors) = message {
@@ -85,24 +85,27 @@ impl Connection {
             }
         }
         match received.map(|received| received.bytes) {
-            Ok(0) => Err(Gone::Closed),
+            Ok(0) => Err(ConnectionLost::Closed),
             Ok(read) => {
                 self.decoder.push(&scratch[..read]);
                 Ok(read)
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),
-            Err(_) => Err(Gone::Closed),
+            Err(_) => Err(ConnectionLost::Closed),
         }
     }
 
-    /// The last descriptor that came, once.
+    /// Takes the last descriptor that arrived.
     pub fn take_passed(&mut self) -> Option<OwnedFd> {
         self.passed.take()
     }
 
-    /// The first message, if all of it has come: it is read whole, for the one who sent it may be
-    /// gone, and nothing that came later may be heard before it.
-    pub fn first_message(&mut self, scratch: &mut [u8]) -> Result<Option<ToKeeper>, Gone> {
+    /// The first message, if it has arrived completely. It is read even if the sender has closed the
+    /// connection already, and no later message is handled before it.
+    pub fn first_message(
+        &mut self,
+        scratch: &mut [u8],
+    ) -> Result<Option<ToKeeper>, ConnectionLost> {
         loop {
             let filled = self.fill(scratch);
             match (self.next_message()?, filled) {
@@ -114,10 +117,10 @@ impl Connection {
         }
     }
 
-    /// The next whole message that has come, with its body.
-    pub fn next_message(&mut self) -> Result<Option<(ToKeeper, Bytes)>, Gone> {
-        while let Some(frame) = self.decoder.next_frame().map_err(|_| Gone::Malformed)? {
-            let message = self.joiner.take(frame).map_err(|_| Gone::Malformed)?;
+    /// The next complete message that has arrived, with its body.
+    pub fn next_message(&mut self) -> Result<Option<(ToKeeper, Bytes)>, ConnectionLost> {
+        while let Some(frame) = self.decoder.next_frame().map_err(|_| ConnectionLost::Malformed)? {
+            let message = self.joiner.take(frame).map_err(|_| ConnectionLost::Malformed)?;
             if message.is_some() {
                 return Ok(message);
             }
@@ -125,8 +128,8 @@ impl Connection {
         Ok(None)
     }
 
-    /// Writes as much as the socket takes: control messages at event boundaries, then events.
-    pub fn flush(&mut self, link: &KeeperHalf) -> Result<(), Gone> {
+    /// Writes as much as the socket accepts: control messages at event boundaries, then events.
+    pub fn flush(&mut self, link: &KeeperHalf) -> Result<(), ConnectionLost> {
         loop {
             let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(8);
             let control_first = self.partly == 0 && !self.control.is_empty();
@@ -157,7 +160,7 @@ impl Connection {
                     return Ok(());
                 }
                 Err(Errno::INTR) => {}
-                Err(_) => return Err(Gone::Closed),
+                Err(_) => return Err(ConnectionLost::Closed),
             }
         }
     }
@@ -185,7 +188,7 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
+impl AsFd for NodeConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

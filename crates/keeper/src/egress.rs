@@ -1,5 +1,5 @@
-//! The sandbox's way to the network: a listener inside it, whose connections are passed on to the
-//! node as they are. The keeper reads no byte of them, waits for nobody, and decides nothing.
+//! The sandbox's egress: a listener inside the sandbox. The keeper accepts its connections and passes their
+//! descriptors to the node. The keeper reads no byte of them, never blocks, and decides nothing.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -13,14 +13,14 @@ use rustix::net::{
 };
 use windlass_protocol::SessionId;
 
-/// Connections passed on in one round of the poll loop; the rest wait in the listener's queue.
+/// Connections that are passed on in one round of the poll loop; the others wait in the listener's queue.
 const ROUND_MAX: usize = 16;
 
 /// The listener inside the sandbox, and where its connections go.
 #[derive(Debug)]
 pub(crate) struct Egress {
     listener: OwnedFd,
-    /// The node's socket for them. A new node listens at the same path.
+    /// The path of the node's egress socket. A new node listens at the same path.
     node: PathBuf,
     session: SessionId,
 }
@@ -32,30 +32,31 @@ impl Egress {
         Ok(Self { listener, node, session })
     }
 
-    /// Its connections are another session's from now on.
-    pub fn speak_for(&mut self, session: SessionId) {
+    /// From now on, connections are passed on with the id of another session.
+    pub fn set_session(&mut self, session: SessionId) {
         self.session = session;
     }
 
-    /// Passes on what waits, a bounded number. A connection that no node takes is closed: whoever
-    /// opened it may try again.
+    /// Passes on waiting connections, at most [`ROUND_MAX`]. A connection that no node accepts is closed; the
+    /// session's code can connect again.
     pub fn pass_on(&self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..ROUND_MAX {
             match rustix::net::accept_with(&self.listener, flags) {
                 Ok(connection) => {
-                    // Whether the node has it or not, ours is closed.
+                    // The keeper's descriptor is closed in any case, also if the node did not get the
+                    // connection.
                     let _ = self.hand_over(&connection);
                 }
-                // This one went away while it waited; the next may not have.
+                // The client closed this connection while it waited; the next one may be open.
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
                 Err(_) => return,
             }
         }
     }
 
-    /// One message: the session's id, and the connection with it. A node's socket takes it without
-    /// the node, or refuses at once.
+    /// Sends one message: the session's id with the connection's descriptor. The socket queues the message
+    /// even while the node is busy, or refuses it at once, so this call does not block.
     fn hand_over(&self, connection: &OwnedFd) -> Result<(), Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let node = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -104,23 +105,23 @@ mod tests {
         stream
     }
 
-    /// A path of this test's own, removed with the value.
-    struct Place(PathBuf);
+    /// A unique socket path for one test. The file is removed on drop.
+    struct TempSocketPath(PathBuf);
 
-    impl Place {
+    impl TempSocketPath {
         fn new(name: &str) -> Self {
             let name = format!("windlass-egress-{name}-{}", std::process::id());
             Self(std::env::temp_dir().join(name))
         }
     }
 
-    impl Drop for Place {
+    impl Drop for TempSocketPath {
         fn drop(&mut self) {
             let _ = std::fs::remove_file(&self.0);
         }
     }
 
-    /// What one connection of a keeper's brought.
+    /// Receives one message of a keeper: the session's id and the connection.
     fn receive(node: &UnixListener) -> (String, TcpStream) {
         let (keeper, _) = node.accept().unwrap();
         let mut id = [0; 128];
@@ -146,9 +147,9 @@ mod tests {
 
     #[test]
     fn each_connection_goes_to_the_node_with_the_session_s_id() {
-        let place = Place::new("goes");
-        let node = UnixListener::bind(&place.0).unwrap();
-        let (egress, address) = egress(&place.0);
+        let path = TempSocketPath::new("goes");
+        let node = UnixListener::bind(&path.0).unwrap();
+        let (egress, address) = egress(&path.0);
         let mut clients = [connect(address), connect(address)];
         egress.pass_on();
         for client in &mut clients {
@@ -164,18 +165,18 @@ mod tests {
 
     #[test]
     fn without_a_node_the_connection_is_closed_and_a_later_one_goes_through() {
-        let place = Place::new("without");
-        let (egress, address) = egress(&place.0);
+        let path = TempSocketPath::new("without");
+        let (egress, address) = egress(&path.0);
         let mut early = connect(address);
         egress.pass_on();
         assert_eq!(early.read(&mut [0]).unwrap(), 0, "closed, not left hanging");
-        // A socket that nobody listens at any more is the same as none.
-        drop(UnixListener::bind(&place.0).unwrap());
+        // A socket file without a listener is handled like a missing file.
+        drop(UnixListener::bind(&path.0).unwrap());
         let mut refused = connect(address);
         egress.pass_on();
         assert_eq!(refused.read(&mut [0]).unwrap(), 0);
-        std::fs::remove_file(&place.0).unwrap();
-        let node = UnixListener::bind(&place.0).unwrap();
+        std::fs::remove_file(&path.0).unwrap();
+        let node = UnixListener::bind(&path.0).unwrap();
         let _late = connect(address);
         egress.pass_on();
         assert_eq!(receive(&node).0, "s1");
@@ -183,9 +184,9 @@ mod tests {
 
     #[test]
     fn one_round_passes_on_a_bounded_number() {
-        let place = Place::new("bounded");
-        let node = UnixListener::bind(&place.0).unwrap();
-        let (egress, address) = egress(&place.0);
+        let path = TempSocketPath::new("bounded");
+        let node = UnixListener::bind(&path.0).unwrap();
+        let (egress, address) = egress(&path.0);
         let _clients: Vec<_> = (0..ROUND_MAX + 3).map(|_| connect(address)).collect();
         let arrived = || {
             node.set_nonblocking(true).unwrap();

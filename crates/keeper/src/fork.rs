@@ -1,8 +1,12 @@
-//! Forking a live session. The worker forks its twin itself, inside its namespaces; the twin's
-//! descriptors are made here, and its keeper is a fork of this one. The order: `fork` to the worker,
-//! its `fork_wait`, the descriptors, its `forked` and the twin's first bytes, which tell by the
-//! kernel's word who it is; then the check from outside that the two are apart ([`separation`]), then
-//! the keeper, and then the node is told.
+//! Forks a live session. The worker forks its twin itself, inside its namespaces. This keeper makes the
+//! twin's descriptors, and the twin's keeper is a fork of this keeper. The steps:
+//!
+//! 1. The keeper sends `fork` to the worker.
+//! 2. The worker answers `fork_wait`, and the keeper passes the twin's descriptors.
+//! 3. The worker sends `forked`. The twin sends its first bytes; the kernel tells the twin's process id with
+//!    them.
+//! 4. The keeper checks from outside that original and twin are separated ([`separation`]).
+//! 5. The keeper forks the twin's keeper, and tells the node.
 
 mod separation;
 
@@ -15,123 +19,132 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::pipe::{PipeFlags, pipe_with};
 use windlass_confine::Plan;
-use windlass_confine::plan::apart::{Apart, Places, apart, moved};
-use windlass_procs::twin::{Forked, Part, fork_keeper, give_up};
+use windlass_confine::plan::twins::{FamilyPaths, TwinRulesets, move_to_twin, twin_rulesets};
+use windlass_procs::twin::{KeeperFork, SessionProcesses, fork_keeper, give_up};
 use windlass_protocol::confinement::{Confinement, Control, ControlReport, ControlState};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, NOT_CARRIED_MAX, REASON_BYTES_MAX};
-use windlass_protocol::link::{Fork, ForkDone, ForkEnd, FromKeeper, Launch, NotCarried};
+use windlass_protocol::link::{ForkDone, ForkEnd, ForkOrder, FromKeeper, Launch, NotCarried};
 use windlass_protocol::text::bounded;
 use windlass_protocol::worker::{ToWorker, TwinOrder};
 use windlass_protocol::{ErrorCode, family};
 
-use self::separation::{Before, check_apart};
+use self::separation::{ThreadSnapshot, check_apart};
 use crate::keeper::Keeper;
-use crate::own::Own;
+use crate::process_scope::ProcessScope;
 use crate::signals::Signals;
-use crate::stage::{Event, Stage};
-use crate::watch::Watch;
-use crate::worker::{Lines, Worker, WorkerLines, sender_of};
+use crate::stage::{StageEvent, WorkerStage};
+use crate::watch::LimitWatch;
+use crate::worker::{KeeperEnds, Worker, WorkerEnds, sender_of};
 
-/// How long the worker may take for all of it.
+/// How long the worker may take for the whole fork.
 const FORK_WAIT: Duration = Duration::from_secs(10);
 
 /// How long a forked keeper may take until it listens.
 const LISTEN_WAIT: Duration = Duration::from_secs(5);
 
-/// Connections that may wait at a keeper's socket.
+/// Connections that may queue at a keeper's socket.
 const BACKLOG: i32 = 16;
 
-/// Bytes of a name and of its kind in the answer: all of them fit one header, whatever is escaped.
+/// Maximum bytes of `name` and `what` of a [`NotCarried`]. With these limits all entries fit one header, even
+/// if every character is escaped.
 const NAME_BYTES_MAX: usize = 80;
 const WHAT_BYTES_MAX: usize = 20;
 
-/// Said of a twin that never came to be.
-const TWIN_ENDED: &str = "the twin ended before it said a word";
+/// The refusal when the twin ended early.
+const TWIN_ENDED: &str = "the twin ended before its first message";
 
-/// A fork on its way.
+/// A fork in progress.
 #[derive(Debug)]
-pub(crate) struct Forking {
-    fork: Box<Fork>,
-    /// What the twin's keeper holds, and would start if the twin were reset.
+pub(crate) struct PendingFork {
+    fork: Box<ForkOrder>,
+    /// The launch of the twin's session, for its keeper. A reset of the twin starts a worker by it.
     launch: Box<Launch>,
     until: Instant,
-    ours: Lines,
-    /// The twin's ends, until the worker has them.
-    theirs: Option<WorkerLines>,
-    /// The twin, once it has said something.
+    ours: KeeperEnds,
+    /// The twin's ends, until they are passed to the worker.
+    theirs: Option<WorkerEnds>,
+    /// The twin's process id, known from its first message.
     twin: Option<u32>,
-    /// The twin has closed its socket: the original's word tells why.
+    /// The twin has closed its socket. The original's `forked` message says why.
     twin_ended: bool,
-    /// The original's word.
+    /// What the original said in `forked` that the twin does not carry over.
     said: Option<Vec<NotCarried>>,
-    /// The session's threads before the fork; none where nothing confines them.
-    before: Option<Before>,
+    /// The session's threads before the fork. `None` if the session is not confined.
+    before: Option<ThreadSnapshot>,
 }
 
-/// Why there is no twin.
+/// Why a fork is refused.
 #[derive(Debug)]
-struct Refused {
+struct ForkRefusal {
     code: ErrorCode,
     message: String,
 }
 
-impl Refused {
+impl ForkRefusal {
     fn new(message: impl Into<String>) -> Self {
         Self { code: ErrorCode::ForkRefused, message: message.into() }
     }
 }
 
-impl Forking {
+impl PendingFork {
     pub fn until(&self) -> Instant {
         self.until
     }
 
-    /// Where the twin's first word comes, until it has come.
+    /// The socket on which the twin's first message arrives, until it has arrived.
     pub fn awaited(&self) -> Option<BorrowedFd<'_>> {
         (self.twin.is_none() && !self.twin_ended).then(|| self.ours.socket.as_fd())
     }
 }
 
 impl Keeper {
-    pub(crate) fn begin_fork(&mut self, fork: Box<Fork>) {
+    pub(crate) fn begin_fork(&mut self, fork: Box<ForkOrder>) {
         let session = fork.session.clone();
         match self.ask_worker(fork) {
-            Ok(forking) => self.family.forking = Some(forking),
+            Ok(forking) => self.forking = Some(forking),
             Err(refused) => self.say_forked(session, refused.into()),
         }
     }
 
-    fn ask_worker(&mut self, fork: Box<Fork>) -> Result<Forking, Refused> {
-        if self.family.forking.is_some() || self.worker.running.turn().is_some() {
-            let message = "the session is busy".to_owned();
-            return Err(Refused { code: ErrorCode::SessionBusy, message });
+    fn ask_worker(&mut self, fork: Box<ForkOrder>) -> Result<PendingFork, ForkRefusal> {
+        if self.forking.is_some() || self.worker.running.turn().is_some() {
+            let message = "the session runs a turn or another fork".to_owned();
+            return Err(ForkRefusal { code: ErrorCode::SessionBusy, message });
         }
-        let launch = self.launch.as_ref().ok_or_else(|| Refused::new("it was not started"))?;
-        let mut twin = Twin::of(launch, &fork)?;
-        // From now on nothing of this session is made where the twin's place is, whatever becomes of it.
+        let launch =
+            self.launch.as_ref().ok_or_else(|| ForkRefusal::new("the session was not started"))?;
+        let mut twin = TwinSpec::of(launch, &fork)?;
+        // From now on this session never uses the twin's directory, whether the fork succeeds or not.
         self.family.room = Some(family::next_room(&fork.room));
         match (self.stage, &self.worker.process) {
-            (Stage::Up, Some(worker)) if worker.forks => {}
-            (Stage::Up, _) => return Err(Refused::new("its worker cannot fork")),
-            _ => return Err(Refused::new("its worker is not up")),
+            (WorkerStage::Up, Some(worker)) if worker.forks => {}
+            (WorkerStage::Up, _) => return Err(ForkRefusal::new("the worker cannot fork")),
+            _ => return Err(ForkRefusal::new("the worker is not running")),
         }
         let before = match twin.order.original {
-            Some(_) => Some(Before::look(&self.family, self.worker.who())?),
+            Some(_) => Some(ThreadSnapshot::look(&self.family, self.worker.pids())?),
             None => None,
         };
-        twin.order.threads = before.as_ref().map(Before::threads).unwrap_or_default();
+        twin.order.threads = before.as_ref().map(ThreadSnapshot::threads).unwrap_or_default();
         let order = twin.order_bytes()?;
-        let failed = |errno: rustix::io::Errno| Refused::new(format!("no descriptors: {errno}"));
-        let (ours, theirs) = Lines::make().map_err(failed)?;
+        let failed = |errno: rustix::io::Errno| {
+            ForkRefusal::new(format!("cannot create descriptors: {errno}"))
+        };
+        let (ours, theirs) = KeeperEnds::make().map_err(failed)?;
         rustix::net::sockopt::set_socket_passcred(&ours.socket, true).map_err(failed)?;
         let session = fork.session.clone();
-        let worker =
-            self.worker.process.as_mut().ok_or_else(|| Refused::new("its worker is not up"))?;
+        let worker = self
+            .worker
+            .process
+            .as_mut()
+            .ok_or_else(|| ForkRefusal::new("the worker is not running"))?;
         let sent = worker.send(ToWorker::Fork { session }, &order);
-        sent.map_err(|error| Refused::new(format!("its worker cannot be told: {error}")))?;
+        sent.map_err(|error| {
+            ForkRefusal::new(format!("cannot send `fork` to the worker: {error}"))
+        })?;
         let until = Instant::now() + FORK_WAIT;
-        Ok(Forking {
+        Ok(PendingFork {
             fork,
             launch: twin.launch,
             until,
@@ -144,37 +157,39 @@ impl Keeper {
         })
     }
 
-    /// The worker waits for its twin's descriptors.
+    /// Handles `fork_wait`: passes the twin's descriptors to the worker.
     pub(crate) fn worker_waits_for_ends(&mut self) {
-        let theirs = self.family.forking.as_mut().and_then(|forking| forking.theirs.take());
+        let theirs = self.forking.as_mut().and_then(|forking| forking.theirs.take());
         match (theirs, self.worker.process.as_mut()) {
             (Some(theirs), Some(worker)) => {
                 if let Err(errno) = worker.hand_over(&theirs) {
-                    self.fork_failed(Refused::new(format!("descriptors were not passed: {errno}")));
+                    self.fork_failed(ForkRefusal::new(format!("cannot pass descriptors: {errno}")));
                 }
             }
-            // It asks for what nobody offered.
+            // There is no fork in progress.
             _ => self.worker.running.drop_message(),
         }
     }
 
-    /// The original's word after the fork.
+    /// Handles `forked`, the original's message after the fork.
     pub(crate) fn worker_forked(&mut self, ok: bool, reason: String, limit: bool, body: &Bytes) {
-        let Some(forking) = &mut self.family.forking else {
+        let Some(forking) = &mut self.forking else {
             return self.worker.running.drop_message();
         };
         if !ok {
             let code = if limit { ErrorCode::ForkLimit } else { ErrorCode::ForkRefused };
             let message = bounded(&reason, REASON_BYTES_MAX);
-            return self.fork_failed(Refused { code, message });
+            return self.fork_failed(ForkRefusal { code, message });
         }
         if forking.twin_ended {
-            return self.fork_failed(Refused::new(TWIN_ENDED));
+            return self.fork_failed(ForkRefusal::new(TWIN_ENDED));
         }
         // An empty body is an empty list.
         let said = if body.is_empty() { b"[]".as_slice() } else { body };
         let Ok(mut said) = serde_json::from_slice::<Vec<NotCarried>>(said) else {
-            return self.fork_failed(Refused::new("its worker did not say what is not carried"));
+            return self.fork_failed(ForkRefusal::new(
+                "the worker's list of what is not carried over is not valid",
+            ));
         };
         said.truncate(NOT_CARRIED_MAX + 1);
         for one in &mut said {
@@ -185,9 +200,9 @@ impl Keeper {
         self.finish_fork();
     }
 
-    /// The twin has said its first word: who it is, the kernel tells.
-    pub(crate) fn hear_twin(&mut self) {
-        let Some(forking) = &mut self.family.forking else { return };
+    /// The twin has sent its first message: asks the kernel for the twin's process id.
+    pub(crate) fn handle_twin(&mut self) {
+        let Some(forking) = &mut self.forking else { return };
         match sender_of(&forking.ours.socket) {
             Ok(None) => {}
             Ok(Some(pid)) => {
@@ -195,26 +210,26 @@ impl Keeper {
                 self.finish_fork();
             }
             Err(_) if forking.said.is_none() => forking.twin_ended = true,
-            Err(_) => self.fork_failed(Refused::new(TWIN_ENDED)),
+            Err(_) => self.fork_failed(ForkRefusal::new(TWIN_ENDED)),
         }
     }
 
-    /// Gives a fork up whose time is over, or whose worker is gone.
+    /// Abandons the fork in progress, if there is one.
     pub(crate) fn drop_fork(&mut self, why: &str) {
-        if self.family.forking.is_some() {
-            self.fork_failed(Refused::new(why));
+        if self.forking.is_some() {
+            self.fork_failed(ForkRefusal::new(why));
         }
     }
 
     pub(crate) fn pass_fork_deadline(&mut self, now: Instant) {
-        if self.family.forking.as_ref().is_some_and(|forking| now >= forking.until) {
-            self.drop_fork("it took too long");
+        if self.forking.as_ref().is_some_and(|forking| now >= forking.until) {
+            self.drop_fork("the fork took too long");
         }
     }
 
-    /// A twin that comes all the same finds its socket closed, and ends.
-    fn fork_failed(&mut self, refused: Refused) {
-        if let Some(forking) = self.family.forking.take() {
+    /// Reports the refusal. A twin that exists nevertheless finds its socket closed, and ends.
+    fn fork_failed(&mut self, refused: ForkRefusal) {
+        if let Some(forking) = self.forking.take() {
             self.say_forked(forking.fork.session, refused.into());
         }
     }
@@ -223,13 +238,13 @@ impl Keeper {
         self.node.say(&FromKeeper::Forked { session, end });
     }
 
-    /// Both have spoken: the twin gets its keeper.
+    /// When original and twin have both sent their message, forks the twin's keeper.
     fn finish_fork(&mut self) {
-        let ready = |forking: &Forking| forking.twin.is_some() && forking.said.is_some();
-        if !self.family.forking.as_ref().is_some_and(ready) {
+        let ready = |forking: &PendingFork| forking.twin.is_some() && forking.said.is_some();
+        if !self.forking.as_ref().is_some_and(ready) {
             return;
         }
-        let Some(forking) = self.family.forking.take() else { return };
+        let Some(forking) = self.forking.take() else { return };
         let session = forking.fork.session.clone();
         match self.start_keeper(forking) {
             Ok(Some(done)) => self.say_forked(session, ForkEnd::Done(done)),
@@ -239,71 +254,74 @@ impl Keeper {
         }
     }
 
-    /// Forks, if the two are apart. In the parent, what is said of the twin; in the child nothing, and
-    /// everything that was the original's is closed.
-    fn start_keeper(&mut self, forking: Forking) -> Result<Option<ForkDone>, Refused> {
-        let failed = |error: std::io::Error| Refused::new(format!("no keeper for it: {error}"));
+    /// Forks the twin's keeper if original and twin are separated. The parent gets the answer for the node.
+    /// The child gets `None`, and has closed every descriptor of the original.
+    fn start_keeper(&mut self, forking: PendingFork) -> Result<Option<ForkDone>, ForkRefusal> {
+        let failed = |error: std::io::Error| {
+            ForkRefusal::new(format!("cannot start a keeper for the twin: {error}"))
+        };
         let twin = forking.twin.unwrap_or_default();
-        let part = Part::of(twin, &forking.fork.cgroups).map_err(failed)?;
+        let processes = SessionProcesses::of(twin, &forking.fork.cgroups).map_err(failed)?;
         let before = forking.before.as_ref();
-        let can_reach = check_apart(&self.family, self.worker.who(), before, &part)?;
+        let can_reach = check_apart(&self.family, self.worker.pids(), before, &processes)?;
         let (listens, says) =
             pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
         match fork_keeper(&self.held).map_err(failed)? {
-            Forked::Twin(held) => {
+            KeeperFork::Twin(held) => {
                 drop(listens);
-                self.become_keeper_of_twin(held, forking, part, &says);
+                self.become_keeper_of_twin(held, forking, processes, &says);
                 Ok(None)
             }
-            Forked::Original(keeper) => {
+            KeeperFork::Original(keeper) => {
                 drop(says);
-                let listens = heard(&listens);
+                let listens = says_listening(&listens);
                 if !listens {
-                    // The twin goes with it.
+                    // The twin is killed when its keeper has ended.
                     keeper.kill();
                 }
                 let session = forking.fork.session.clone();
-                self.family.add(session, keeper, part);
-                let before = forking.before.as_ref().map(Before::processes).unwrap_or_default();
-                if let Some(who) = self.worker.who() {
-                    self.family.claim_first(who, &self.cgroups(), &before);
+                self.family.add(session, keeper, processes);
+                let before =
+                    forking.before.as_ref().map(ThreadSnapshot::processes).unwrap_or_default();
+                if let Some(pids) = self.worker.pids() {
+                    self.family.narrow_scope(pids, &self.cgroups(), &before);
                 }
-                if let Some(own) = self.family.own.part() {
-                    own.forget(twin);
+                if let Some(own) = self.family.scope.subset() {
+                    own.untrack(twin);
                 }
                 if listens {
                     let not_carried = forking.said.unwrap_or_default();
                     return Ok(Some(ForkDone { not_carried, can_reach }));
                 }
-                Err(Refused::new("its keeper could not listen"))
+                Err(ForkRefusal::new("the twin's keeper does not listen"))
             }
         }
     }
 
     fn become_keeper_of_twin(
         &mut self,
-        held: windlass_procs::Held,
-        forking: Forking,
-        part: Part,
+        held: windlass_procs::HeldTree,
+        forking: PendingFork,
+        processes: SessionProcesses,
         says: &OwnedFd,
     ) {
-        let Forking { fork, launch, ours, .. } = forking;
+        let PendingFork { fork, launch, ours, .. } = forking;
         let confinement = self.worker.confinement.take().map(of_twin);
         let inits = self.worker.init();
         let Ok(listener) = listen(&fork.socket) else { give_up() };
         let Ok(signals) = Signals::take(held.hold()) else { give_up() };
-        let Ok(joining) = part.join() else { give_up() };
-        // Closes all that is the original's: its node, its worker, its listener.
+        let Ok(joining) = processes.join() else { give_up() };
+        // Closes the original's descriptors: its node connection, its worker, its listener.
         *self = Self::new(listener, held, signals);
-        let worker = Worker::of_twin(part.root(), inits, joining, ours);
+        let worker = Worker::of_twin(processes.root(), inits, joining, ours);
         let until = Instant::now() + Duration::from_millis(launch.start_timeout_ms);
-        self.worker.watch = Watch::of(&launch);
+        self.worker.watch = LimitWatch::of(&launch);
         self.launch = Some(launch);
         self.worker.process = Some(worker);
-        self.apply(Event::Started { until });
-        self.family.own = Own::Twin(part);
+        self.apply(StageEvent::Started { until });
+        self.family.scope = ProcessScope::TwinWorker(processes);
         self.family.inits.extend(inits);
-        self.family.foreign = inits;
+        self.family.foreign_init = inits;
         self.worker.confinement.clone_from(&confinement);
         if let Some(confinement) = confinement {
             self.node.tell(None, EventKind::Confined(confinement), Bytes::new());
@@ -312,42 +330,48 @@ impl Keeper {
     }
 }
 
-/// What a twin is made by.
-struct Twin {
-    /// What the worker is told of where the two work and what keeps them apart.
+/// How a twin is made.
+struct TwinSpec {
+    /// For the worker: the directories of original and twin, and the rulesets that separate them.
     order: TwinOrder,
     launch: Box<Launch>,
 }
 
-impl Twin {
-    fn of(original: &Launch, fork: &Fork) -> Result<Self, Refused> {
+impl TwinSpec {
+    fn of(original: &Launch, fork: &ForkOrder) -> Result<Self, ForkRefusal> {
         let first = original.family.as_deref();
-        let first = first.ok_or_else(|| Refused::new("it was started without a room for twins"))?;
-        let mut plan: Plan = serde_json::from_str(&original.plan)
-            .map_err(|error| Refused::new(format!("its plan is none: {error}")))?;
+        let first = first.ok_or_else(|| {
+            ForkRefusal::new("the session was started without a directory for twins")
+        })?;
+        let mut plan: Plan = serde_json::from_str(&original.plan).map_err(|error| {
+            ForkRefusal::new(format!("the session's plan is not valid: {error}"))
+        })?;
         let enforced = |report: &ControlReport| {
             report.control == Control::Protected && report.state == ControlState::Enforced
         };
         if plan.required.contains(&Control::Protected) && plan.controls.iter().any(enforced) {
-            return Err(Refused::new(
-                "its policy requires that names in the workspace are protected, and in a copy they \
-                 are not",
+            return Err(ForkRefusal::new(
+                "the policy requires protected names in the workspace, and a copy of the workspace \
+                 cannot protect them",
             ));
         }
-        // The node gives it without links.
+        // The node sends the path without symlinks.
         let workspace = original.cwd.clone();
-        let places = Places { workspace: &workspace, family: first, room: &fork.room };
-        let layers = apart(&plan, places).map_err(|error| Refused::new(error.to_string()))?;
+        let paths = FamilyPaths { workspace: &workspace, family: first, room: &fork.room };
+        let layers =
+            twin_rulesets(&plan, paths).map_err(|error| ForkRefusal::new(error.to_string()))?;
         let (theirs, twin) = match layers {
             None => (None, None),
-            Some(Apart { original, twin }) => (Some(original), Some(twin)),
+            Some(TwinRulesets { original, twin }) => (Some(original), Some(twin)),
         };
-        // A path that is not UTF-8, for one.
-        let no_text = |error: serde_json::Error| Refused::new(format!("no text for it: {error}"));
+        // Fails for a path that is not UTF-8, for example.
+        let no_text = |error: serde_json::Error| {
+            ForkRefusal::new(format!("the twin's plan or order has no JSON form: {error}"))
+        };
         let text = |ruleset| serde_json::to_string(&ruleset).map_err(no_text);
         let copy = family::workspace(&fork.room);
         let (theirs, twin) = (theirs.map(text).transpose()?, twin.map(text).transpose()?);
-        moved(&mut plan, places);
+        move_to_twin(&mut plan, paths);
         let plan = serde_json::to_string(&plan).map_err(no_text)?;
         let launch = Box::new(Launch {
             session: fork.session.clone(),
@@ -355,10 +379,10 @@ impl Twin {
             plan,
             cgroups: fork.cgroups.clone(),
             family: Some(family::room_of_twin(&fork.room)),
-            // A worker from a zygote is the child of who is first in its pid namespace: not of a twin's
-            // keeper.
+            // A worker from a zygote becomes a child of pid 1 of its pid namespace. A twin's keeper is not
+            // pid 1.
             from_zygote: false,
-            // Bound by its keeper, and never renamed.
+            // The twin's keeper binds its socket at the final path, which never changes.
             socket: None,
             ..original.clone()
         });
@@ -366,24 +390,27 @@ impl Twin {
         Ok(Self { order, launch })
     }
 
-    fn order_bytes(&self) -> Result<Bytes, Refused> {
-        let order = serde_json::to_vec(&self.order)
-            .map_err(|error| Refused::new(format!("no text for it: {error}")))?;
+    fn order_bytes(&self) -> Result<Bytes, ForkRefusal> {
+        let order = serde_json::to_vec(&self.order).map_err(|error| {
+            ForkRefusal::new(format!("the twin's plan or order has no JSON form: {error}"))
+        })?;
         if order.len() > CHUNK_BYTES_MAX {
-            return Err(Refused::new("its confinement has more rules than a fork can pass on"));
+            return Err(ForkRefusal::new(
+                "the session's confinement has more rules than a fork can carry",
+            ));
         }
         Ok(order.into())
     }
 }
 
-impl From<Refused> for ForkEnd {
-    fn from(Refused { code, message }: Refused) -> Self {
+impl From<ForkRefusal> for ForkEnd {
+    fn from(ForkRefusal { code, message }: ForkRefusal) -> Self {
         Self::Refused { code, message }
     }
 }
 
-/// What is enforced on a twin: all that is on the original, but for names in its workspace that
-/// mounts protect, which are not at the copy.
+/// The confinement of a twin: that of the original, except that names in the twin's workspace are not
+/// protected. Mounts protect them in the original's workspace; the copy has no such mounts.
 fn of_twin(mut confinement: Confinement) -> Confinement {
     for report in &mut confinement.controls {
         if report.control == Control::Protected && report.state == ControlState::Enforced {
@@ -396,8 +423,8 @@ fn of_twin(mut confinement: Confinement) -> Confinement {
     confinement
 }
 
-/// The socket at which the twin's keeper is reached. Bound and listened at by this very process, so
-/// that the kernel tells the node who it is.
+/// The listening socket of the twin's keeper. The twin's keeper itself must bind and listen, so that the
+/// kernel reports its process id to the node.
 fn listen(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -406,8 +433,8 @@ fn listen(path: &Path) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Whether the forked keeper says that it listens.
-fn heard(listens: &OwnedFd) -> bool {
+/// Waits until the forked keeper says that it listens. False if it does not.
+fn says_listening(listens: &OwnedFd) -> bool {
     let wait = Timespec::try_from(LISTEN_WAIT).unwrap_or_default();
     let mut asked = [PollFd::new(listens, PollFlags::IN)];
     let mut said = [0];

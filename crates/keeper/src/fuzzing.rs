@@ -1,5 +1,5 @@
-//! Ways in for the fuzz targets in `fuzz/`: what another process can send, without that process.
-//! Nothing else uses this module, and nothing here is promised to anybody.
+//! Entry points for the fuzz targets in `fuzz/`: they feed bytes that another process could send. Only the
+//! fuzz targets use this module; it is no public API.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -12,40 +12,40 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     sendmsg, socketpair,
 };
-use windlass_procs::Held;
+use windlass_procs::HeldTree;
 use windlass_protocol::link::{FromKeeper, Hold};
 use windlass_protocol::worker::FromWorker;
 use windlass_protocol::{LinkSeq, TurnNo, frame};
 
 use crate::keeper::Keeper;
-use crate::nursery::mail::{Mail, Received};
+use crate::nursery::socket::{NurserySocket, Received};
 use crate::signals::Signals;
-use crate::stage::Stage;
-use crate::worker::{Lines, Worker};
+use crate::stage::WorkerStage;
+use crate::worker::{KeeperEnds, Worker};
 
-/// More than the kernel ever gives to a process.
+/// A process id that the kernel never assigns.
 const NOBODY: u32 = 0x3fff_ffff;
 
-/// How long a worker may take to get ready: no run is as long.
+/// The start timeout of the worker: longer than any fuzz run.
 const FOREVER: Duration = Duration::from_secs(3600);
 
-/// Bytes written at once; a socket takes that many.
+/// Bytes per write; a socket's buffer holds that many.
 const PORTION_BYTES: usize = 16 * 1024;
 
-/// How the worker's bytes find the keeper.
+/// The state of the keeper when the worker's bytes arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begin {
     /// The worker was just started.
     Starting,
-    /// The worker is ready, and has the first turn.
+    /// The worker is ready and runs its first turn.
     InTurn,
 }
 
-/// Takes the bytes of a worker, and sees that the node could read all that comes of them. Returns how
-/// many events that was.
+/// Feeds the bytes of a worker to a keeper, and checks that each resulting event is a valid message for the
+/// node. Returns the number of events.
 ///
 /// # Panics
-/// When an event is no message to the node.
+/// If an event is not a valid message.
 pub fn worker_bytes(begin: Begin, bytes: &[u8]) -> usize {
     let Some((mut keeper, worker)) = keeper() else { return 0 };
     if begin == Begin::InTurn {
@@ -57,7 +57,7 @@ pub fn worker_bytes(begin: Begin, bytes: &[u8]) -> usize {
         let mut first = Vec::new();
         if frame::encode(&mut first, &ready, &[]).is_ok() {
             let _ = rustix::io::write(&worker, &first);
-            keeper.hear_worker();
+            keeper.read_worker();
         }
         let stage = keeper.stage;
         keeper.worker.start_turn(TurnNo(1), &Bytes::from_static(b"1"), stage);
@@ -66,7 +66,7 @@ pub fn worker_bytes(begin: Begin, bytes: &[u8]) -> usize {
         if rustix::io::write(&worker, portion).is_err() {
             break;
         }
-        keeper.hear_worker();
+        keeper.read_worker();
     }
     let mut events = 0;
     keeper.end_if_broken();
@@ -79,23 +79,23 @@ pub fn worker_bytes(begin: Begin, bytes: &[u8]) -> usize {
     events
 }
 
-/// A keeper whose worker is this socket.
+/// A keeper, and the worker's end of its protocol socket.
 fn keeper() -> Option<(Keeper, OwnedFd)> {
-    let (lines, theirs) = Lines::make().ok()?;
+    let (lines, theirs) = KeeperEnds::make().ok()?;
     let signals = Signals::take(Hold::Subreaper).ok()?;
-    // Whoever runs this must be able to stop it.
+    // The user must be able to stop the fuzz target by a signal.
     let _ = SigSet::all().thread_unblock();
     let listener = std::fs::File::open("/dev/null").ok()?;
-    let mut keeper = Keeper::new(listener.into(), Held::of_nothing(), signals);
+    let mut keeper = Keeper::new(listener.into(), HeldTree::empty(), signals);
     let worker = Worker::of_twin(NOBODY, None, None, lines);
     keeper.worker.process = Some(worker);
-    keeper.stage = Stage::Starting { until: Instant::now() + FOREVER };
+    keeper.stage = WorkerStage::Starting { until: Instant::now() + FOREVER };
     rustix::io::ioctl_fionbio(&theirs.socket, true).ok()?;
     Some((keeper, theirs.socket))
 }
 
-/// Takes a message of a node to its nursery, with a file if there is one. Whether it is a request, and
-/// with how many descriptors.
+/// Feeds a message of a node to a nursery's socket, with a file if there is one. If the message is a request,
+/// returns its number of descriptors.
 pub fn nursery_message(message: &[u8], file: Option<&OwnedFd>) -> Option<usize> {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;
@@ -107,8 +107,8 @@ pub fn nursery_message(message: &[u8], file: Option<&OwnedFd>) -> Option<usize> 
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     sendmsg(&theirs, &[IoSlice::new(message)], &mut rights, flags).ok()?;
-    match Mail::new(ours).receive().ok()? {
+    match NurserySocket::new(ours).receive().ok()? {
         Received::Nothing | Received::Closed => None,
-        Received::Asked { descriptors, .. } => Some(descriptors.len()),
+        Received::Request { descriptors, .. } => Some(descriptors.len()),
     }
 }

@@ -1,5 +1,5 @@
-//! Input held for the running turn until its code asks. One message answers one wait, so that two
-//! answers given early stay two answers.
+//! Input for the running turn, queued until the turn's code asks for it. One message answers one wait, so two
+//! messages that arrive early answer two waits.
 
 use std::collections::VecDeque;
 
@@ -8,41 +8,42 @@ use windlass_protocol::limits::INPUT_BYTES_MAX;
 
 /// One message of input.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Given {
+pub(crate) struct InputMessage {
     pub bytes: Bytes,
     pub eof: bool,
 }
 
+/// Queued input messages.
 #[derive(Debug, Default)]
-pub(crate) struct HeldInput {
-    given: VecDeque<Given>,
+pub(crate) struct InputQueue {
+    messages: VecDeque<InputMessage>,
     bytes: usize,
-    /// The code has asked and has no answer.
-    asked: bool,
+    /// The code waits for input.
+    waiting: bool,
 }
 
-impl HeldInput {
-    /// Input came; what is past the limit is dropped, which the node prevents by refusing it.
-    pub fn give(&mut self, given: Given) {
-        if self.bytes + given.bytes.len() <= INPUT_BYTES_MAX {
-            self.bytes += given.bytes.len();
-            self.given.push_back(given);
+impl InputQueue {
+    /// Queues a message. Input over the limit is dropped; the node refuses such input before it sends it.
+    pub fn give(&mut self, message: InputMessage) {
+        if self.bytes + message.bytes.len() <= INPUT_BYTES_MAX {
+            self.bytes += message.bytes.len();
+            self.messages.push_back(message);
         }
     }
 
-    pub fn ask(&mut self) {
-        self.asked = true;
+    pub fn wait(&mut self) {
+        self.waiting = true;
     }
 
-    /// The answer to an open wait, if there is both.
-    pub fn answer(&mut self) -> Option<Given> {
-        if !self.asked {
+    /// The message that answers the open wait, if there are both.
+    pub fn answer(&mut self) -> Option<InputMessage> {
+        if !self.waiting {
             return None;
         }
-        let given = self.given.pop_front()?;
-        self.bytes -= given.bytes.len();
-        self.asked = false;
-        Some(given)
+        let message = self.messages.pop_front()?;
+        self.bytes -= message.bytes.len();
+        self.waiting = false;
+        Some(message)
     }
 
     pub fn clear(&mut self) {
@@ -54,29 +55,29 @@ impl HeldInput {
 mod tests {
     use super::*;
 
-    fn given(text: &'static str) -> Given {
-        Given { bytes: Bytes::from_static(text.as_bytes()), eof: false }
+    fn message(text: &'static str) -> InputMessage {
+        InputMessage { bytes: Bytes::from_static(text.as_bytes()), eof: false }
     }
 
     #[test]
-    fn early_answers_stay_apart_and_wait_for_their_question() {
-        let mut input = HeldInput::default();
-        input.give(given("a\n"));
-        input.give(given("b\n"));
+    fn early_messages_stay_separate_and_wait_for_their_question() {
+        let mut input = InputQueue::default();
+        input.give(message("a\n"));
+        input.give(message("b\n"));
         assert_eq!(input.answer(), None);
-        input.ask();
-        assert_eq!(input.answer(), Some(given("a\n")));
+        input.wait();
+        assert_eq!(input.answer(), Some(message("a\n")));
         assert_eq!(input.answer(), None);
-        input.ask();
-        assert_eq!(input.answer(), Some(given("b\n")));
+        input.wait();
+        assert_eq!(input.answer(), Some(message("b\n")));
     }
 
     #[test]
     fn nothing_is_left_for_the_next_turn() {
-        let mut input = HeldInput::default();
-        input.give(given("left"));
+        let mut input = InputQueue::default();
+        input.give(message("left"));
         input.clear();
-        input.ask();
+        input.wait();
         assert_eq!(input.answer(), None);
     }
 }

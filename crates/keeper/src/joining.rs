@@ -1,64 +1,63 @@
-//! The worker's way into its cgroups: another process moves it while its program starts, and no turn
-//! is given to it before it is in, with everything that it may have started meanwhile.
+//! Moves the worker into its cgroups. Another process does the move while the worker's program starts. The
+//! worker gets no turn before the worker and all processes that it has started meanwhile are in the cgroups.
 
 use std::path::PathBuf;
 
 use windlass_procs::process_file;
 
-use crate::family::Family;
-use crate::watch::Processes;
-use crate::worker::SaidReady;
-use crate::worker_side::WorkerSide;
+use crate::process_scope::ProcessScope;
+use crate::watch::ProcessList;
+use crate::worker::{ReadyMessage, Worker};
 
-/// Rounds of looking for what was started before the worker was in. Each process that a round moves
-/// can have started others; one that keeps ahead of so many is not let through.
+/// Maximum number of rounds that look for processes outside of the cgroups. A process that a round moves can
+/// have started others before. If processes are still outside after so many rounds, the start fails.
 const ROUNDS_MAX: usize = 8;
 
-/// Where a process's flags are in its `stat`, counted from behind its name.
+/// The index of the flags in `/proc/PID/stat`, counted from the field after the name.
 const STAT_FLAGS: usize = 6;
 
 /// Set by the kernel when a process begins to end.
 const PF_EXITING: u64 = 0x4;
 
-/// How far a worker's move into its cgroups is.
+/// The state of a worker's move into its cgroups.
 #[derive(Debug)]
-pub(crate) enum Joining {
-    /// Nothing new, or not all is done.
-    GoesOn,
-    /// The worker is in, with all that it may have started. If it was ready before, this is its word.
-    Done(Option<SaidReady>),
+pub(crate) enum CgroupJoin {
+    /// The move is not done, or was done before.
+    Pending,
+    /// The worker and its processes are in the cgroups. Holds its `worker_ready` message if that has come
+    /// already.
+    Done(Option<ReadyMessage>),
     Failed,
 }
 
-impl WorkerSide {
-    /// Looks whether the processes that move the worker have ended.
-    pub fn note_joined(
-        &mut self,
+impl CgroupJoin {
+    /// Checks whether the processes that move the worker have ended.
+    pub fn check(
+        worker: &mut Worker,
         ended: &[(u32, String)],
         groups: &[PathBuf],
-        family: &Family,
-    ) -> Joining {
-        let Some(worker) = &mut self.process else { return Joining::GoesOn };
+        scope: &ProcessScope,
+    ) -> Self {
         let (movers, _): (Vec<_>, Vec<_>) =
             ended.iter().partition(|(pid, _)| worker.joining.contains(pid));
         if movers.is_empty() {
-            return Joining::GoesOn;
+            return CgroupJoin::Pending;
         }
         worker.joining.retain(|joining| !movers.iter().any(|(pid, _)| pid == joining));
         let moved = movers.iter().all(|(_, how)| how == "exit code 0");
         if moved && !worker.joining.is_empty() {
-            return Joining::GoesOn;
+            return CgroupJoin::Pending;
         }
         let ready = worker.said_ready.take();
-        let below = || match family.own.part() {
-            None => Processes::below_this().numbers().collect(),
-            Some(part) => part.below_root(),
+        let below = || match scope.subset() {
+            None => ProcessList::below_this().numbers().collect(),
+            Some(processes) => processes.below_root(),
         };
-        if moved && gather(groups, below) { Joining::Done(ready) } else { Joining::Failed }
+        if moved && gather(groups, below) { CgroupJoin::Done(ready) } else { CgroupJoin::Failed }
     }
 }
 
-/// Moves whatever was started before its parent was in; whether all are in.
+/// Moves processes that were started before their parent was in the cgroups. Returns whether all are in.
 fn gather(groups: &[PathBuf], below: impl Fn() -> Vec<u32>) -> bool {
     for _ in 0..ROUNDS_MAX {
         let outside: Vec<u32> = below().into_iter().filter(|pid| !is_in(*pid, groups)).collect();
@@ -67,7 +66,7 @@ fn gather(groups: &[PathBuf], below: impl Fn() -> Vec<u32>) -> bool {
         }
         for pid in outside {
             for group in groups {
-                // One that has ended meanwhile is gone in the next round.
+                // A process that has ended meanwhile is not listed in the next round.
                 let _ = std::fs::write(group.join("cgroup.procs"), pid.to_string());
             }
         }
@@ -75,7 +74,7 @@ fn gather(groups: &[PathBuf], below: impl Fn() -> Vec<u32>) -> bool {
     false
 }
 
-/// Whether a process is in all of the groups, which have one name; one that ends counts as in.
+/// Whether a process is in all the cgroups, which have the same name. A process that is exiting counts as in.
 fn is_in(pid: u32, groups: &[PathBuf]) -> bool {
     let name = groups.first().and_then(|group| group.file_name()?.to_str());
     let (Some(name), Ok(said)) = (name, process_file::read(pid, "cgroup")) else {
@@ -85,8 +84,8 @@ fn is_in(pid: u32, groups: &[PathBuf]) -> bool {
         || process_file::read(pid, "stat").is_ok_and(|stat| is_ending(&stat))
 }
 
-/// Whether a process is on its way out, when the kernel moves it nowhere any more. It may be so for
-/// a while: the first process of a pid namespace waits for all others of it.
+/// Whether a process is exiting: then the kernel does not move it any more. This can last for a while,
+/// because the init of a pid namespace waits for all other processes of the namespace.
 fn is_ending(stat: &str) -> bool {
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let flags = after_name.split_ascii_whitespace().nth(STAT_FLAGS);

@@ -1,12 +1,12 @@
-//! The poll loop and the life of the worker process: starting, ending, starting afresh, and the
-//! keeper's own end. What the node says is handled in `node_side`, what the worker says in `turn`.
+//! The poll loop, and the life of the worker process: start, end, restart, and the keeper's own end. Messages
+//! of the node are handled in `commands`, messages of the worker in `turn`.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use windlass_procs::{Held, memory, reap_all};
+use windlass_procs::{HeldTree, memory, reap_all};
 use windlass_protocol::event::{EventKind, StartedBy};
 use windlass_protocol::limits::REASON_BYTES_MAX;
 use windlass_protocol::link::Launch;
@@ -17,57 +17,60 @@ use windlass_protocol::{Epoch, TurnNo};
 use crate::complaint::complain;
 use crate::egress::Egress;
 use crate::family::Family;
-use crate::fork::Forking;
-use crate::joining::Joining;
+use crate::fork::PendingFork;
+use crate::joining::CgroupJoin;
 use crate::node_side::NodeSide;
-use crate::own::Own;
-use crate::rounds::Ready;
+use crate::process_scope::ProcessScope;
+use crate::rounds::WakeReasons;
 use crate::signals::Signals;
-use crate::stage::{Effect, Event, Left, Stage, Then};
-use crate::starting::{self, Fresh};
-use crate::watch::{self, Watch};
-use crate::worker::{Filled, SaidReady};
+use crate::stage::{AfterClear, StageEffect, StageEvent, ToReap, WorkerStage};
+use crate::starting::{self, StartedWorker};
+use crate::watch::{self, LimitWatch};
+use crate::worker::{ReadyMessage, SocketRead};
 use crate::worker_side::WorkerSide;
 
-/// Bytes read at once from the node or the protocol socket.
+/// Bytes that one read takes from the node or the protocol socket.
 const SCRATCH_BYTES: usize = 64 * 1024;
 
-/// Time from a worker's word that it is ready until the keeper puts its own house in order: its first
-/// turn comes at once, as a rule, and comes first.
+/// Time from `worker_ready` until the keeper trims its heap. The first turn usually follows at once and must
+/// not wait for that.
 const SETTLE_AFTER: Duration = Duration::from_millis(100);
 
-/// How long a keeper without a launch waits for its first node.
+/// How long a keeper without a launch waits for a node.
 const FIRST_NODE_GRACE: Duration = Duration::from_secs(30);
 
 /// One session's keeper.
 pub(crate) struct Keeper {
-    pub(crate) held: Held,
+    pub(crate) held: HeldTree,
     pub(crate) signals: Signals,
     pub(crate) launch: Option<Box<Launch>>,
     pub(crate) node: NodeSide,
-    pub(crate) stage: Stage,
+    pub(crate) stage: WorkerStage,
     pub(crate) worker: WorkerSide,
     pub(crate) family: Family,
+    /// The fork in progress.
+    pub(crate) forking: Option<PendingFork>,
     pub(crate) scratch: Vec<u8>,
-    /// When the keeper gives memory back, after a worker has come up.
+    /// When the keeper trims its heap, after a worker is ready.
     settle: Option<Instant>,
 }
 
-enum Step {
+enum LoopStep {
     GoOn,
     Exit,
 }
 
 impl Keeper {
-    pub fn new(listener: OwnedFd, held: Held, signals: Signals) -> Self {
+    pub fn new(listener: OwnedFd, held: HeldTree, signals: Signals) -> Self {
         Self {
             held,
             signals,
             launch: None,
             node: NodeSide::new(listener),
-            stage: Stage::Down,
+            stage: WorkerStage::Down,
             worker: WorkerSide::default(),
             family: Family::default(),
+            forking: None,
             scratch: vec![0; SCRATCH_BYTES],
             settle: None,
         }
@@ -76,54 +79,54 @@ impl Keeper {
     pub fn run(mut self) {
         loop {
             let ready = self.wait();
-            if let Step::Exit = self.serve(&ready) {
+            if let LoopStep::Exit = self.serve(&ready) {
                 break;
             }
             if self.node.flush().is_err() {
-                self.hear_last_of_node();
+                self.read_remaining_commands();
                 self.end_if_broken();
             }
         }
-        self.held.let_go();
-        // What no node has spoken to may have been replaced at its path.
+        self.held.release();
+        // If no node ever attached, another keeper's socket may be at the path by now.
         if self.node.link.epoch() > Epoch(0) || self.worker.pooled.is_some() {
             self.remove_socket();
         }
     }
 
-    fn serve(&mut self, ready: &Ready) -> Step {
+    fn serve(&mut self, ready: &WakeReasons) -> LoopStep {
         if ready.signals {
-            let heard = self.signals.hear();
-            if heard.stop {
+            let received = self.signals.read();
+            if received.stop {
                 self.family.stopped = true;
                 self.family.end_all();
-                self.clear(Then::Exit);
+                self.clear(AfterClear::Exit);
             }
-            if heard.child {
+            if received.child {
                 self.reap();
             }
         }
         if ready.listener {
             self.node.accept();
-            // The first message is often there already.
-            self.hear_callers();
+            // The first message has often arrived already.
+            self.read_callers();
         }
         if ready.node {
-            self.hear_node();
+            self.read_node();
         }
         if ready.callers {
-            self.hear_callers();
+            self.read_callers();
         }
         if ready.worker {
-            self.hear_worker();
+            self.read_worker();
         }
         if ready.pipes {
-            self.worker.hear_pipes(&mut self.node);
+            self.worker.read_pipes(&mut self.node);
         }
         if ready.egress {
             self.worker.egress.iter().chain(&self.family.egress).for_each(Egress::pass_on);
         }
-        self.hear_family(ready);
+        self.handle_family(ready);
         if ready.worker_room
             && let Some(worker) = &mut self.worker.process
         {
@@ -132,57 +135,58 @@ impl Keeper {
         self.pass_deadlines();
         self.end_if_broken();
         match self.stage {
-            Stage::Clearing { then: Then::Exit, .. } if self.cleared() => {
-                // Nobody is left behind by a keeper that was told to stop: they end with it.
+            WorkerStage::Clearing { then: AfterClear::Exit, .. } if self.cleared() => {
+                // A keeper that was told to stop does not stay for its twins: they end with it.
                 if self.family.stopped || self.family.is_empty() {
-                    return Step::Exit;
+                    return LoopStep::Exit;
                 }
                 self.retire();
-                Step::GoOn
+                LoopStep::GoOn
             }
-            _ if self.family.may_leave() => Step::Exit,
-            _ => Step::GoOn,
+            _ if self.family.may_exit() => LoopStep::Exit,
+            _ => LoopStep::GoOn,
         }
     }
 
-    /// One decision about the worker process, and what follows from it.
-    pub(crate) fn apply(&mut self, event: Event) {
+    /// Steps the stage machine and performs the effects.
+    pub(crate) fn apply(&mut self, event: StageEvent) {
         self.apply_told(event, None);
     }
 
-    /// The same. `ended` is what the node is told of a worker's end, where it is told.
-    fn apply_told(&mut self, event: Event, mut ended: Option<(Option<TurnNo>, EventKind)>) {
+    /// Like [`Self::apply`]. `ended` is the event that [`StageEffect::TellEnded`] sends to the node.
+    fn apply_told(&mut self, event: StageEvent, mut ended: Option<(Option<TurnNo>, EventKind)>) {
         let (stage, effects) = self.stage.step(event);
         self.stage = stage;
         for effect in effects {
             match effect {
-                Effect::TellReady => self.tell_ready(),
-                Effect::TellLate => {
-                    self.node.note(b"windlass: the worker did not say worker_ready in time\n");
+                StageEffect::TellReady => self.tell_ready(),
+                StageEffect::TellLate => {
+                    self.node
+                        .print_line(b"windlass: the worker did not send worker_ready in time\n");
                 }
-                Effect::TellEnded => {
+                StageEffect::TellEnded => {
                     if let Some((turn, kind)) = ended.take() {
                         self.node.tell(turn, kind, Bytes::new());
                     }
                 }
-                Effect::AskToFinish { until } => self.ask_to_finish(until),
-                Effect::Kill => {
-                    self.drop_fork("its worker was ended");
-                    self.family.kill_own(&self.held);
+                StageEffect::AskToFinish { until } => self.ask_to_finish(until),
+                StageEffect::Kill => {
+                    self.drop_fork("the worker was killed");
+                    self.family.kill_session(&self.held);
                     self.reap();
                 }
-                Effect::KillOrphans => self.family.kill_own(&self.held),
-                Effect::Start => self.start_worker(),
+                StageEffect::KillOrphans => self.family.kill_session(&self.held),
+                StageEffect::Start => self.start_worker(),
             }
         }
     }
 
-    /// Kills everything below; `then` follows once it is reaped.
-    pub(crate) fn clear(&mut self, then: Then) {
-        self.apply(Event::ClearAsked { then });
+    /// Kills all processes of the session; `then` follows when they are reaped.
+    pub(crate) fn clear(&mut self, then: AfterClear) {
+        self.apply(StageEvent::ClearAsked { then });
     }
 
-    /// Ends the session if an event could not be told, or the worker not be sent a message.
+    /// Ends the session if an event for the node or a message for the worker could not be encoded.
     pub(crate) fn end_if_broken(&mut self) {
         let (failure, broken) = (self.node.take_failure(), self.worker.take_broken());
         if let Some(why) = failure.or(broken) {
@@ -190,14 +194,15 @@ impl Keeper {
         }
     }
 
-    /// Ends the session: worker and keeper cannot understand each other, or the node cannot be told.
+    /// Ends the session with `ProtocolBroken`: the worker sent an invalid message, or a message of the keeper
+    /// could not be encoded.
     pub(crate) fn break_off(&mut self, why: &str) {
         let message = bounded(why, REASON_BYTES_MAX);
         let told = self.node.link.push(None, EventKind::ProtocolBroken { message }, Bytes::new());
         if let Err(error) = told {
-            complain!("keeper: the end of the session cannot be told: {error}");
+            complain!("keeper: cannot tell the node that the session ends: {error}");
         }
-        self.clear(Then::StayDown);
+        self.clear(AfterClear::StayDown);
     }
 
     /// The session's cgroups.
@@ -210,8 +215,8 @@ impl Keeper {
         let Some(launch) = &self.launch else { return };
         let (hold, pooled) = (self.held.hold(), self.worker.pooled.take());
         let (room, zygote) = (self.family.room.as_deref(), self.worker.zygote.take());
-        match self.held.around(|| starting::start(launch, room, hold, pooled, zygote)) {
-            Ok(Fresh { mut worker, confinement, listener }) => {
+        match self.held.start_held(|| starting::start(launch, room, hold, pooled, zygote)) {
+            Ok(StartedWorker { mut worker, confinement, listener }) => {
                 if worker.start != StartedBy::Exec {
                     // A forked worker is already warm, so metering starts now.
                     worker.meter.begin();
@@ -223,39 +228,40 @@ impl Keeper {
                 });
                 let (pid, init) = (worker.pid, worker.init);
                 self.worker.process = Some(worker);
-                self.apply(Event::Started { until });
-                self.family.claim_own(pid, init, &self.cgroups());
+                self.apply(StageEvent::Started { until });
+                self.family.scope_new_worker(pid, init, &self.cgroups());
                 self.worker.confinement = Some(confinement.clone());
                 self.node.tell(None, EventKind::Confined(confinement), Bytes::new());
             }
             Err(error) => {
                 let program = launch.argv.first().map_or("", String::as_str);
                 let cause = bounded(&format!("cannot start {program}: {error}"), REASON_BYTES_MAX);
-                self.apply(Event::NotStarted);
+                self.apply(StageEvent::NotStarted);
                 let ended = EventKind::WorkerEnded { cause, limit: None, replaced: false };
                 self.node.tell(None, ended, Bytes::new());
             }
         }
     }
 
-    /// The worker said that it can take turns. It gets none before it is in its cgroups.
-    pub(crate) fn worker_is_ready(&mut self, ready: SaidReady) {
-        if let (Stage::Starting { .. }, Some(worker)) = (self.stage, &mut self.worker.process) {
+    /// Handles `worker_ready`. The worker gets no turn before it is in its cgroups.
+    pub(crate) fn worker_is_ready(&mut self, ready: ReadyMessage) {
+        if let (WorkerStage::Starting { .. }, Some(worker)) = (self.stage, &mut self.worker.process)
+        {
             let is_joining = !worker.joining.is_empty();
             worker.said_ready = Some(ready);
             if !is_joining {
-                self.apply(Event::Ready);
+                self.apply(StageEvent::Ready);
             }
         }
     }
 
     fn tell_ready(&mut self) {
         let Some(worker) = &mut self.worker.process else { return };
-        let Some(SaidReady { worker: name, capabilities }) = worker.said_ready.take() else {
+        let Some(ReadyMessage { worker: name, capabilities }) = worker.said_ready.take() else {
             return;
         };
         worker.forks = capabilities.iter().any(|capability| capability == FORKS);
-        self.worker.watch.quicken(worker.pid, watch::Worker::Fresh);
+        self.worker.watch.use_short_slices(worker.pid, watch::WorkerAge::New);
         let (pid, start, restarts) = (worker.pid, worker.start, self.worker.restarts);
         let capabilities = Some(capabilities);
         let ready = EventKind::WorkerReady { worker: name, pid, restarts, start, capabilities };
@@ -263,17 +269,18 @@ impl Keeper {
         self.settle = Some(Instant::now() + SETTLE_AFTER);
     }
 
-    /// The worker's program is asked to finish; everything is killed after the grace.
+    /// Asks the worker's program to finish. After the grace, all processes of the session are killed.
     pub(crate) fn finish(&mut self, grace: Duration) {
-        let may_finish = !grace.is_zero() && self.family.forking.is_none();
+        let may_finish = !grace.is_zero() && self.forking.is_none();
         let until = may_finish.then(|| Instant::now() + grace);
-        self.apply(Event::FinishAsked { until });
+        self.apply(StageEvent::FinishAsked { until });
     }
 
     fn ask_to_finish(&mut self, until: Instant) {
-        // Whose children they are cannot be told once the worker has ended.
-        if let Some(part) = self.family.own.part() {
-            part.members();
+        // This call tracks the worker's descendants. Once the worker has ended, they cannot be found any
+        // more.
+        if let Some(processes) = self.family.scope.subset() {
+            processes.members();
         }
         let grace = until.saturating_duration_since(Instant::now());
         let grace_ms = u64::try_from(grace.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
@@ -284,70 +291,74 @@ impl Keeper {
     }
 
     fn cleared(&self) -> bool {
-        matches!(self.stage, Stage::Clearing { left: Left::Others, .. })
+        matches!(self.stage, WorkerStage::Clearing { left: ToReap::Others, .. })
             && self.family.none_left(reap_all().none_left)
     }
 
     pub(crate) fn reap(&mut self) {
         let reaped = reap_all();
-        self.note_joined(&reaped.ended);
-        self.note_pooled(&reaped.ended);
-        self.family.note_twins(self.worker.init());
-        let pid = self.worker.who().map(|(pid, _)| pid);
+        self.check_joined(&reaped.ended);
+        self.check_pooled(&reaped.ended);
+        self.family.check_twin_keepers(self.worker.init());
+        let pid = self.worker.pids().map(|(pid, _)| pid);
         if let Some((_, how)) = reaped.ended.iter().find(|(ended, _)| Some(*ended) == pid) {
             self.worker_ended(how.clone());
         }
-        if matches!(self.stage, Stage::Clearing { left: Left::Others, .. }) {
+        if matches!(self.stage, WorkerStage::Clearing { left: ToReap::Others, .. }) {
             let none_left = self.family.none_left(reaped.none_left);
-            self.apply(if none_left { Event::NoneLeft } else { Event::OthersLeft });
+            self.apply(if none_left { StageEvent::NoneLeft } else { StageEvent::OthersLeft });
         }
     }
 
-    /// Looks whether the worker has come into its cgroups, and lets a worker that is ready begin.
-    fn note_joined(&mut self, ended: &[(u32, String)]) {
+    /// Checks whether the worker is in its cgroups. If the worker has said `worker_ready` already, it becomes
+    /// ready now.
+    fn check_joined(&mut self, ended: &[(u32, String)]) {
         let groups = self.cgroups();
-        match self.worker.note_joined(ended, &groups, &self.family) {
-            Joining::GoesOn | Joining::Done(None) => {}
-            Joining::Done(Some(ready)) => self.worker_is_ready(ready),
-            Joining::Failed => {
-                if let Stage::Starting { .. } = self.stage {
+        let Some(worker) = &mut self.worker.process else { return };
+        match CgroupJoin::check(worker, ended, &groups, &self.family.scope) {
+            CgroupJoin::Pending | CgroupJoin::Done(None) => {}
+            CgroupJoin::Done(Some(ready)) => self.worker_is_ready(ready),
+            CgroupJoin::Failed => {
+                if let WorkerStage::Starting { .. } = self.stage {
                     let line = b"windlass: the worker could not be moved into its cgroups\n";
-                    self.node.note(line);
-                    self.clear(Then::StayDown);
+                    self.node.print_line(line);
+                    self.clear(AfterClear::StayDown);
                 }
             }
         }
     }
 
-    /// The worker process is reaped: what it had said and printed comes first.
+    /// Handles the end of the worker process, after the messages and output that it has left.
     pub(crate) fn worker_ended(&mut self, how: String) {
-        self.drop_fork("its worker has ended");
+        self.drop_fork("the worker has ended");
         if !self.stage.is_clearing() {
-            while self.fill_from_worker() == Filled::Some {}
+            while self.fill_from_worker() == SocketRead::Data {}
         }
         self.worker.drain_pipes(&mut self.node);
-        let (limit, untold) = self.worker.limit_of_end(&how);
+        let (limit, untold) = self.worker.watch.limit_of_end(&how);
         if let Some(reached) = untold {
             self.node.tell(self.worker.running.turn(), reached, Bytes::new());
         }
-        let replaced = matches!(self.stage, Stage::Clearing { then: Then::StartAfresh, .. });
+        let replaced =
+            matches!(self.stage, WorkerStage::Clearing { then: AfterClear::StartAfresh, .. });
         let ended = EventKind::WorkerEnded { cause: how, limit, replaced };
-        // The next node must know on which worker a turn ran, should the node before it die untold.
+        // If the node dies before it gets this event, the next node must know that the turn ran on the old
+        // worker.
         let turn = self.worker.running.turn().filter(|_| replaced);
         self.worker.process = None;
         self.worker.running.end();
-        self.apply_told(Event::WorkerEnded, Some((turn, ended)));
+        self.apply_told(StageEvent::WorkerEnded, Some((turn, ended)));
     }
 
     fn pass_deadlines(&mut self) {
         let now = Instant::now();
-        self.apply(Event::TimePassed { now });
+        self.apply(StageEvent::TimePassed { now });
         if self.node.alone_since.is_some_and(|since| now >= since + self.node_grace()) {
-            self.clear(Then::Exit);
+            self.clear(AfterClear::Exit);
         }
         if self.settle.is_some_and(|at| now >= at) {
             self.settle = None;
-            memory::give_back();
+            memory::trim_heap();
         }
         self.pass_fork_deadline(now);
         self.worker.nudge(now);
@@ -357,26 +368,27 @@ impl Keeper {
     fn node_grace(&self) -> Duration {
         match &self.launch {
             Some(launch) => Duration::from_millis(launch.node_grace_ms),
-            // A worker that waits is nobody's without its node, unless somebody is claiming it.
+            // A pooled worker has no use without the node that prepared it, unless a new connection may claim
+            // it.
             None if self.worker.pooled.is_some() && self.node.callers.is_empty() => Duration::ZERO,
             None => FIRST_NODE_GRACE,
         }
     }
 
-    /// The nearest moment at which something must be done without a descriptor's word.
+    /// The nearest deadline of the poll loop.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let exiting = matches!(self.stage, Stage::Clearing { then: Then::Exit, .. });
+        let exiting = matches!(self.stage, WorkerStage::Clearing { then: AfterClear::Exit, .. });
         let alone =
             self.node.alone_since.filter(|_| !exiting).map(|since| since + self.node_grace());
         let turn = self.worker.running.next_nudge();
-        let turn = turn.into_iter().chain(self.worker.watch.next_look());
-        let fork = self.family.forking.as_ref().map(Forking::until);
+        let turn = turn.into_iter().chain(self.worker.watch.next_check());
+        let fork = self.forking.as_ref().map(PendingFork::until);
         self.stage.due().into_iter().chain(alone).chain(turn).chain(fork).chain(self.settle).min()
     }
 
-    /// Our socket's file, so that nobody takes it for a living keeper.
+    /// Removes the file of the keeper's socket, so that no node takes it for a live keeper.
     pub(crate) fn remove_socket(&self) {
-        // A retired keeper has removed it, and another may have taken its name.
+        // A retired keeper has removed its socket, and another keeper's socket may have the name now.
         let Some(listener) = &self.node.listener else { return };
         if let Some(path) = self.launch.as_ref().and_then(|launch| launch.socket.as_ref()) {
             let _ = rustix::fs::unlink(path);
@@ -389,7 +401,7 @@ impl Keeper {
         }
     }
 
-    /// The session is over and twins live: nothing is left of it but this process, which holds them.
+    /// The session is over, but twins live: this process stays only to hold them.
     fn retire(&mut self) {
         if self.family.retired {
             return;
@@ -398,8 +410,8 @@ impl Keeper {
         self.family.inherit(self.worker.egress.take());
         self.remove_socket();
         self.node.retire();
-        self.stage = Stage::Down;
-        self.family.own = Own::Everything;
-        self.worker.watch = Watch::default();
+        self.stage = WorkerStage::Down;
+        self.family.scope = ProcessScope::AllBelow;
+        self.worker.watch = LimitWatch::default();
     }
 }

@@ -1,19 +1,22 @@
-//! Holds one session's processes: the worker, everything the worker starts, its raw output, and
-//! every event the node has not acknowledged. When the keeper ends, for any cause, they end too.
+//! Holds one session's processes (the worker and everything that the worker starts), the worker's raw output,
+//! and every event that the node has not acknowledged. When the keeper ends, for any cause, the processes end
+//! too.
 //!
-//! Theory of operation. The node creates the keeper's listening socket and starts `windlass
-//! keeper` with it as standard input. The keeper takes hold of its future process tree
-//! (`windlass_procs::hold`), then runs one poll loop (`keeper`) over: the listener, the node's
-//! connection (`node_side`), the worker's protocol socket and raw pipes (`worker`), and
-//! signals. There is no async runtime, no thread and no timer tick: the loop wakes for a
-//! descriptor or for the nearest deadline. Every byte from the worker is hostile.
+//! How it works:
 //!
-//! Where it can, the node has keepers forked by its `nursery` instead of starting a program for
-//! each: that takes less time, and they share most of their memory.
+//! 1. The node creates the keeper's listening socket and starts `windlass keeper` with it as standard input.
+//! 2. The keeper takes hold of its future process tree (`windlass_procs::hold`).
+//! 3. The keeper runs one poll loop (`keeper`) over the listener, the node's connection (`node_side`), the
+//!    worker's protocol socket and raw pipes (`worker`), and signals.
+//!
+//! There is no async runtime, no thread and no timer tick: the loop wakes for a descriptor or for the nearest
+//! deadline. Every byte from the worker is hostile.
+//!
+//! If it can, the node has its `nursery` fork keepers and does not start a program for each. A fork is
+//! faster, and forked keepers share most of their memory.
 
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-mod calls;
 mod commands;
 mod complaint;
 mod connection;
@@ -27,13 +30,12 @@ mod joining;
 mod keeper;
 mod node_side;
 mod nursery;
-mod own;
+mod process_scope;
 mod rounds;
 mod server;
 mod signals;
 mod stage;
 mod starting;
-mod turn;
 mod usage;
 mod watch;
 mod worker;
@@ -46,67 +48,68 @@ use complaint::complain;
 pub use nursery::run_nursery;
 use rustix::stdio;
 pub use server::run_server;
-pub use windlass_procs::Wanted;
+pub use windlass_procs::HoldMode;
 use windlass_procs::hold;
-use windlass_procs::pace::{Pace, Whom, set_pace};
+use windlass_procs::sched_slice::{SchedSlice, SliceTarget, set_slice};
 
-/// What tools that list processes call a keeper.
+/// The name of a keeper in lists of processes.
 const NAME: &std::ffi::CStr = c"windlass-keeper";
 
-/// Runs the keeper whose listening socket is standard input. Errors go to standard error, which
-/// the node has pointed at its log.
-pub fn run(wanted: Wanted) -> ExitCode {
-    match keep(wanted) {
-        Kept::ToItsEnd => ExitCode::SUCCESS,
-        Kept::NotBegun => ExitCode::FAILURE,
+/// Runs the keeper whose listening socket is standard input. Errors go to standard error, which the node has
+/// redirected to its log.
+pub fn run(mode: HoldMode) -> ExitCode {
+    match keep(mode) {
+        KeeperExit::Done => ExitCode::SUCCESS,
+        KeeperExit::NotStarted => ExitCode::FAILURE,
     }
 }
 
-/// How a keeper went.
+/// How a keeper ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kept {
-    ToItsEnd,
-    NotBegun,
+enum KeeperExit {
+    Done,
+    NotStarted,
 }
 
-fn keep(wanted: Wanted) -> Kept {
-    // Its guard and whatever else it forks are called so, too; only looks depend on it.
+fn keep(mode: HoldMode) -> KeeperExit {
+    // The guard and other forks of the keeper inherit the name. The name is only for display.
     let _ = rustix::thread::set_name(NAME);
-    match start(wanted) {
-        Ok(()) => Kept::ToItsEnd,
+    match start(mode) {
+        Ok(()) => KeeperExit::Done,
         Err(error) => {
             complain!("keeper: {error}");
-            Kept::NotBegun
+            KeeperExit::NotStarted
         }
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-enum StartError {
+enum KeeperStartError {
     #[error("the process tree cannot be held: {0}")]
     Hold(#[from] windlass_procs::HoldError),
-    #[error("{act}: {cause}")]
+    #[error("cannot {act}: {cause}")]
     Setup { act: &'static str, cause: std::io::Error },
 }
 
-fn start(wanted: Wanted) -> Result<(), StartError> {
+fn start(mode: HoldMode) -> Result<(), KeeperStartError> {
     let setup =
-        |act| move |errno: rustix::io::Errno| StartError::Setup { act, cause: errno.into() };
-    // A session of its own: no terminal's hang-up or Ctrl-C reaches it.
+        |act| move |errno: rustix::io::Errno| KeeperStartError::Setup { act, cause: errno.into() };
+    // In its own process session the keeper gets no hang-up or Ctrl-C of a terminal.
     rustix::process::setsid().map_err(setup("start a process session"))?;
-    let listener = take_listener().map_err(|cause| StartError::Setup {
+    let listener = take_listener().map_err(|cause| KeeperStartError::Setup {
         act: "take the listening socket from standard input",
         cause,
     })?;
-    let held = hold::enter(wanted)?;
-    set_pace(Whom::This, Pace::Prompt);
+    let held = hold::enter(mode)?;
+    set_slice(SliceTarget::CurrentThread, SchedSlice::Short);
     let signals = signals::Signals::take(held.hold())
-        .map_err(|errno| StartError::Setup { act: "take signals", cause: errno.into() })?;
+        .map_err(|errno| KeeperStartError::Setup { act: "take signals", cause: errno.into() })?;
     keeper::Keeper::new(listener, held, signals).run();
     Ok(())
 }
 
-/// Standard input becomes ours alone (closed on exec), and `/dev/null` takes its place.
+/// Moves the listener from standard input to a descriptor that is closed on exec. `/dev/null` becomes
+/// standard input.
 fn take_listener() -> std::io::Result<OwnedFd> {
     let listener = rustix::io::fcntl_dupfd_cloexec(stdio::stdin(), 3)?;
     let null = std::fs::File::open("/dev/null")?;

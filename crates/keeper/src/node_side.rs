@@ -1,5 +1,5 @@
-//! The keeper's side towards nodes: where they connect, the one that is heard, and the events that are held
-//! for it. Decides nothing about the session.
+//! The keeper's side towards nodes: the listener, the connection of the attached node, and the events that
+//! are held for it. Decides nothing about the session.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -13,27 +13,28 @@ use windlass_protocol::link::{FromKeeper, RefuseReason};
 use windlass_protocol::{Stream, TurnNo};
 
 use crate::complaint::complain;
-use crate::connection::{Connection, Gone};
+use crate::connection::{ConnectionLost, NodeConnection};
 
-/// Connections that may wait to say who they are; the oldest goes when one more comes.
+/// Maximum number of connections that have not attached. When one more comes, the oldest is closed.
 const CALLERS_MAX: usize = 4;
 
-/// Failed turns that are remembered for the next node: more than can wait in a session.
+/// Maximum number of failed turns that are remembered for the next node: more than can be queued in a
+/// session.
 const FAILED_MAX: usize = 128;
 
 pub(crate) struct NodeSide {
-    /// None once the session is over and only its twins are held.
+    /// `None` once the session is over and the keeper only holds twins.
     pub listener: Option<OwnedFd>,
     pub link: KeeperHalf,
-    /// The node that is heard.
-    pub connection: Option<Connection>,
-    /// Connections that have not said who they are.
-    pub callers: Vec<Connection>,
-    /// Since when no node is heard; the keeper ends itself after the grace.
+    /// The connection of the attached node.
+    pub connection: Option<NodeConnection>,
+    /// Connections that have not attached yet.
+    pub callers: Vec<NodeConnection>,
+    /// Since when no node is attached; the keeper ends itself after the grace.
     pub alone_since: Option<Instant>,
-    /// Turns whose failure a node without room for its journal has told to clients.
+    /// Turns that a node with a full disk has reported to clients as failed.
     failed: VecDeque<TurnNo>,
-    /// Why an event cannot be told.
+    /// Why an event could not be encoded.
     failure: Option<String>,
 }
 
@@ -50,11 +51,11 @@ impl NodeSide {
         }
     }
 
-    /// Numbers an event; it goes out at the end of this round. An event that the link cannot carry
-    /// ends the session ([`Self::take_failure`]).
+    /// Numbers an event and holds it; it is sent at the end of this round. An event that is too long for the
+    /// link ends the session ([`Self::take_failure`]).
     pub fn tell(&mut self, turn: Option<TurnNo>, kind: EventKind, body: Bytes) {
         if self.failure.is_some() {
-            // The session ends; what comes after the event that is missing would tell a wrong story.
+            // The session ends. Events after the missing one would be misleading.
             return;
         }
         if let Err(error) = self.link.push(turn, kind, body) {
@@ -62,8 +63,8 @@ impl NodeSide {
         }
     }
 
-    /// A line of the keeper's own among what the worker prints.
-    pub fn note(&mut self, line: &'static [u8]) {
+    /// Adds a line of the keeper to the worker's stderr.
+    pub fn print_line(&mut self, line: &'static [u8]) {
         let output = EventKind::Output { stream: Stream::Stderr, background: true };
         self.tell(None, output, Bytes::from_static(line));
     }
@@ -72,18 +73,18 @@ impl NodeSide {
         self.failure.take()
     }
 
-    /// Says something to the node that is heard, if there is one. A node that cannot be told loses this
-    /// connection, and learns the rest when it attaches again.
+    /// Sends a message to the attached node, if there is one. If the message cannot be encoded, the
+    /// connection is closed, and the node gets the state when it attaches again.
     pub fn say(&mut self, message: &FromKeeper) {
         let Some(node) = &mut self.connection else { return };
         if let Err(error) = node.say(message) {
-            complain!("keeper: the node cannot be told: {error}");
+            complain!("keeper: cannot send a message to the node: {error}");
             self.lose();
         }
     }
 
-    /// This node is heard from now on. The former node's connection closes: it is fenced.
-    pub fn hear(&mut self, node: Connection) {
+    /// Attaches this node. The connection of the former node is closed: the former node is fenced.
+    pub fn attach(&mut self, node: NodeConnection) {
         self.connection = Some(node);
         self.alone_since = None;
     }
@@ -93,8 +94,8 @@ impl NodeSide {
         self.alone_since = Some(Instant::now());
     }
 
-    /// Writes what is held for the node, as much as there is room for.
-    pub fn flush(&mut self) -> Result<(), Gone> {
+    /// Writes held events to the node, as much as the socket accepts.
+    pub fn flush(&mut self) -> Result<(), ConnectionLost> {
         match &mut self.connection {
             Some(node) => node.flush(&self.link),
             None => Ok(()),
@@ -109,13 +110,13 @@ impl NodeSide {
             if self.callers.len() == CALLERS_MAX {
                 self.callers.remove(0);
             }
-            self.callers.push(Connection::new(socket));
+            self.callers.push(NodeConnection::new(socket));
         }
     }
 
-    pub fn refuse(&self, mut caller: Connection, reason: RefuseReason) {
+    pub fn refuse(&self, mut caller: NodeConnection, reason: RefuseReason) {
         if let Err(error) = caller.say(&FromKeeper::Refused { epoch: self.link.epoch(), reason }) {
-            complain!("keeper: a refusal cannot be said: {error}");
+            complain!("keeper: cannot send a refusal: {error}");
         }
         let _ = caller.flush(&KeeperHalf::default());
     }
@@ -131,7 +132,7 @@ impl NodeSide {
         self.failed.iter().copied().collect()
     }
 
-    /// The session is over: nobody connects any more.
+    /// The session is over: closes the listener and all connections.
     pub fn retire(&mut self) {
         let _ = self.flush();
         self.listener = None;

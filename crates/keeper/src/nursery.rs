@@ -1,11 +1,11 @@
-//! The nursery: the one process of a node that keepers and zygotes are forked from. It holds nothing
-//! of theirs: when it ends, keepers stay and zygotes go.
+//! The nursery: the process of a node from which keepers and zygotes are forked. It holds none of their
+//! state. When the nursery ends, keepers live on and zygotes end.
 //!
-//! One thread, one poll loop over the socket to the node and signals. A keeper is a fork that runs no
-//! other program, so whatever this process has touched is shared by all of them, and what it has
-//! open is closed in each.
+//! The nursery has one thread and one poll loop over the socket to the node and signals. A keeper is a fork
+//! that runs no other program. So keepers share the memory pages of the nursery, and each keeper closes the
+//! nursery's descriptors.
 
-pub(crate) mod mail;
+pub(crate) mod socket;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -17,36 +17,36 @@ use std::process::{Command, ExitCode};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use rustix::stdio;
-use windlass_procs::nursery::{Forked, fork_child, keep_rights_over_exec, own_user_namespace};
-use windlass_procs::{Wanted, reap_all};
+use windlass_procs::nursery::{ForkedChild, fork_child, keep_rights_over_exec, own_user_namespace};
+use windlass_procs::{HoldMode, reap_all};
 use windlass_protocol::link::Hold;
 use windlass_protocol::nursery::{FromNursery, ToNursery};
 
-use self::mail::{Mail, Received};
+use self::socket::{NurserySocket, Received};
 use crate::complaint::complain;
 use crate::signals::Signals;
-use crate::{Kept, keep};
+use crate::{KeeperExit, keep};
 
-/// How a keeper's first process exits when all went well.
-const WELL: &str = "exit code 0";
+/// How [`reap_all`] describes a keeper's first process that succeeded.
+const EXIT_OK: &str = "exit code 0";
 
 /// The exit code of a zygote whose program cannot be run.
 const NO_PROGRAM: i32 = 127;
 
-/// Why there is no nursery.
+/// Why the nursery ends.
 #[derive(Debug, thiserror::Error)]
-enum NurseryError {
+enum NurseryServerError {
     #[error("cannot {act}: {cause}")]
     Setup { act: &'static str, cause: io::Error },
-    #[error("the node cannot be heard: {0}")]
+    #[error("cannot receive a request of the node: {0}")]
     Hear(io::Error),
-    #[error("the node cannot be answered: {0}")]
+    #[error("cannot send an answer to the node: {0}")]
     Answer(io::Error),
 }
 
 /// Runs the nursery whose socket is standard input, until the node closes it.
 pub fn run_nursery() -> ExitCode {
-    match Nursery::new().and_then(Nursery::serve) {
+    match NurseryServer::new().and_then(NurseryServer::serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain!("nursery: {error}");
@@ -55,39 +55,40 @@ pub fn run_nursery() -> ExitCode {
     }
 }
 
-struct Nursery {
-    node: Mail,
+struct NurseryServer {
+    node: NurserySocket,
     signals: Signals,
     rights: Rights,
-    /// By process id, what is to be said of its end. No more than the node has asked for.
-    children: HashMap<u32, Child>,
+    /// By process id. The node's requests bound their number.
+    children: HashMap<u32, NurseryChild>,
 }
 
-/// Whose rights children need to make namespaces.
+/// Where children get the capabilities to make namespaces from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rights {
-    /// They are root's, or each sees for itself.
+    /// The nursery is root, or each child makes its own user namespace.
     Inherited,
-    /// They are those of the nursery's own user namespace.
+    /// The nursery has its own user namespace with these capabilities.
     OfOwnNamespace,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Child {
+struct NurseryChild {
     id: u64,
-    kind: Kind,
+    kind: ChildKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ChildKind {
     Keeper,
     Zygote,
 }
 
-impl Nursery {
-    fn new() -> Result<Self, NurseryError> {
-        let setup = |act| move |cause: io::Error| NurseryError::Setup { act, cause };
-        // No terminal's hang-up or Ctrl-C reaches it. It fails where we lead a session already.
+impl NurseryServer {
+    fn new() -> Result<Self, NurseryServerError> {
+        let setup = |act| move |cause: io::Error| NurseryServerError::Setup { act, cause };
+        // The nursery gets no hang-up or Ctrl-C of a terminal. The call fails if this process already leads a
+        // process session, which is fine.
         let _ = rustix::process::setsid();
         let socket = take_socket().map_err(setup("take the socket from standard input"))?;
         let signals =
@@ -97,10 +98,10 @@ impl Nursery {
         } else {
             Rights::OfOwnNamespace
         };
-        Ok(Self { node: Mail::new(socket), signals, rights, children: HashMap::new() })
+        Ok(Self { node: NurserySocket::new(socket), signals, rights, children: HashMap::new() })
     }
 
-    fn serve(mut self) -> Result<(), NurseryError> {
+    fn serve(mut self) -> Result<(), NurseryServerError> {
         loop {
             let mut asked = [
                 PollFd::from_borrowed_fd(self.node.as_fd(), PollFlags::IN),
@@ -108,55 +109,65 @@ impl Nursery {
             ];
             match poll(&mut asked, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(errno) => return Err(NurseryError::Hear(errno.into())),
+                Err(errno) => return Err(NurseryServerError::Hear(errno.into())),
             }
             let [node, signals] = asked.map(|one| !one.revents().is_empty());
             if signals {
-                let heard = self.signals.hear();
-                if heard.stop {
+                let received_signals = self.signals.read();
+                if received_signals.stop {
                     return Ok(());
                 }
-                if heard.child {
+                if received_signals.child {
                     self.reap();
                 }
             }
             if node {
-                match self.node.receive().map_err(NurseryError::Hear)? {
+                match self.node.receive().map_err(NurseryServerError::Hear)? {
                     Received::Nothing => {}
                     Received::Closed => return Ok(()),
-                    Received::Asked { word, descriptors } => self.answer(&word, descriptors)?,
+                    Received::Request { request, descriptors } => {
+                        self.answer(&request, descriptors)?
+                    }
                 }
             }
         }
     }
 
-    fn answer(&mut self, word: &ToNursery, given: Vec<OwnedFd>) -> Result<(), NurseryError> {
-        let id = word.id();
-        let started = self.start(word, &given);
-        // A listening socket that stayed open here would look alive without its keeper.
-        drop(given);
+    fn answer(
+        &mut self,
+        request: &ToNursery,
+        received: Vec<OwnedFd>,
+    ) -> Result<(), NurseryServerError> {
+        let id = request.id();
+        let started = self.start(request, &received);
+        // If a keeper's listening socket stayed open here, the keeper would look alive after its end.
+        drop(received);
         match started {
             Ok((kind, forked)) => {
-                self.children.insert(forked.pid, Child { id, kind });
+                self.children.insert(forked.pid, NurseryChild { id, kind });
                 let started = FromNursery::Started { id, pid: forked.pid };
                 self.node.say(&started, &[forked.handle.as_fd()])
             }
             Err(error) => self.node.say(&FromNursery::Failed { id, why: error.to_string() }, &[]),
         }
-        .map_err(NurseryError::Answer)
+        .map_err(NurseryServerError::Answer)
     }
 
-    fn start(&self, word: &ToNursery, given: &[OwnedFd]) -> io::Result<(Kind, Forked)> {
-        match (word, given) {
+    fn start(
+        &self,
+        request: &ToNursery,
+        received: &[OwnedFd],
+    ) -> io::Result<(ChildKind, ForkedChild)> {
+        match (request, received) {
             (ToNursery::Keeper { hold, .. }, [listener, log]) => {
-                let wanted = Wanted::parse(hold)
-                    .ok_or_else(|| io::Error::other("keepers do not hold in this way"))?;
-                let places = [listener.as_fd(), stdio::stdout(), log.as_fd()];
-                let forked = fork_child(&places, || match keep(wanted) {
-                    Kept::ToItsEnd => 0,
-                    Kept::NotBegun => 1,
+                let mode = HoldMode::parse(hold)
+                    .ok_or_else(|| io::Error::other(format!("unknown hold mode {hold:?}")))?;
+                let descriptors = [listener.as_fd(), stdio::stdout(), log.as_fd()];
+                let forked = fork_child(&descriptors, || match keep(mode) {
+                    KeeperExit::Done => 0,
+                    KeeperExit::NotStarted => 1,
                 })?;
-                Ok((Kind::Keeper, forked))
+                Ok((ChildKind::Keeper, forked))
             }
             (ToNursery::Zygote { argv, env, cwd, .. }, [control, log]) => {
                 let (program, arguments) =
@@ -166,26 +177,27 @@ impl Nursery {
                 command.envs(env.iter().map(|(name, value)| (name, value)));
                 let (parent, rights) = (getpid(), self.rights);
                 let null = stdio::stdout();
-                // In this order they are what `ZYGOTE_CONTROL` says.
-                let places = [stdio::stdin(), null, log.as_fd(), control.as_fd()];
-                let forked = fork_child(&places, || become_zygote(&mut command, parent, rights))?;
-                Ok((Kind::Zygote, forked))
+                // The order gives the control socket the number `ZYGOTE_CONTROL`.
+                let descriptors = [stdio::stdin(), null, log.as_fd(), control.as_fd()];
+                let forked =
+                    fork_child(&descriptors, || become_zygote(&mut command, parent, rights))?;
+                Ok((ChildKind::Zygote, forked))
             }
-            _ => Err(io::Error::other("the descriptors are not those that were to come with it")),
+            _ => Err(io::Error::other("the request came with a wrong number of descriptors")),
         }
     }
 
     fn reap(&mut self) {
         for (pid, how) in reap_all().ended {
-            let Some(Child { id, kind }) = self.children.remove(&pid) else { continue };
-            if kind == Kind::Zygote || how != WELL {
+            let Some(NurseryChild { id, kind }) = self.children.remove(&pid) else { continue };
+            if kind == ChildKind::Zygote || how != EXIT_OK {
                 self.node.mention(&FromNursery::Ended { id, how });
             }
         }
     }
 }
 
-/// Goes on as the zygote's program, which ends with the nursery.
+/// Runs the zygote's program in this process. The kernel kills it when the nursery ends.
 fn become_zygote(command: &mut Command, parent: Pid, rights: Rights) -> i32 {
     let held = set_parent_process_death_signal(Some(Signal::KILL));
     if held.is_err() || getppid() != Some(parent) {
@@ -194,14 +206,15 @@ fn become_zygote(command: &mut Command, parent: Pid, rights: Rights) -> i32 {
     if rights == Rights::OfOwnNamespace
         && let Err(error) = keep_rights_over_exec()
     {
-        complain!("zygote: it may not enter keepers' namespaces: {error}");
+        complain!("zygote: cannot keep the capabilities to enter keepers' namespaces: {error}");
     }
     let error = command.exec();
     complain!("zygote: cannot run {}: {error}", command.get_program().display());
     NO_PROGRAM
 }
 
-/// Standard input becomes ours alone, and `/dev/null` takes its place.
+/// Moves the socket from standard input to a descriptor that is closed on exec. `/dev/null` becomes standard
+/// input.
 fn take_socket() -> io::Result<OwnedFd> {
     let socket = rustix::io::fcntl_dupfd_cloexec(stdio::stdin(), 3)?;
     let null = std::fs::File::open("/dev/null")?;

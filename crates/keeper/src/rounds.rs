@@ -1,4 +1,4 @@
-//! One round of the poll loop: what is waited for, and for what it woke.
+//! One round of the poll loop: the descriptors that it waits for, and which of them woke it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
@@ -9,17 +9,17 @@ use windlass_protocol::Stream;
 use windlass_protocol::event::EventKind;
 use windlass_protocol::policy::Limit;
 
-use crate::fork::Forking;
+use crate::fork::PendingFork;
 use crate::keeper::Keeper;
 use crate::node_side::NodeSide;
-use crate::stage::{Stage, Then};
-use crate::turn::Said;
+use crate::stage::{AfterClear, WorkerStage};
 use crate::watch::Finding;
-use crate::worker::Filled;
+use crate::worker::SocketRead;
+use crate::worker_side::turn::WorkerNotice;
 
-/// What the loop woke for.
+/// The sources that woke the poll loop.
 #[derive(Debug, Default)]
-pub(crate) struct Ready {
+pub(crate) struct WakeReasons {
     pub signals: bool,
     pub listener: bool,
     pub node: bool,
@@ -27,17 +27,21 @@ pub(crate) struct Ready {
     pub worker: bool,
     pub pipes: bool,
     pub egress: bool,
+    /// The worker's socket is writable again.
     pub worker_room: bool,
-    /// The handle of a process that ended, in some way or other.
+    /// The worker, which is a twin, has ended.
     pub twin: bool,
+    /// A killed process of the session has ended.
     pub waited: bool,
+    /// A twin's keeper, or a killed process of a twin without a keeper, has ended.
     pub ending: bool,
+    /// The twin of the fork in progress has sent its first message.
     pub forking: bool,
 }
 
 impl Keeper {
-    pub(crate) fn wait(&mut self) -> Ready {
-        // A full link stops the reading of the worker, and nothing else.
+    pub(crate) fn wait(&mut self) -> WakeReasons {
+        // While the link is full, the keeper does not read from the worker; everything else goes on.
         let take_output = !self.node.link.full();
         let timeout = self.next_deadline().map(|at| {
             let left = at.saturating_duration_since(Instant::now());
@@ -50,75 +54,75 @@ impl Keeper {
             sources.push(source);
             fds.push(PollFd::from_borrowed_fd(fd, flags));
         };
-        watch(Source::Signals, self.signals.as_fd(), PollFlags::IN);
+        watch(WakeSource::Signals, self.signals.as_fd(), PollFlags::IN);
         if let Some(listener) = &self.node.listener {
-            watch(Source::Listener, listener.as_fd(), PollFlags::IN);
+            watch(WakeSource::Listener, listener.as_fd(), PollFlags::IN);
         }
         if let Some(node) = &self.node.connection {
             let room = if node.blocked() { PollFlags::OUT } else { PollFlags::empty() };
-            watch(Source::Node, node.as_fd(), PollFlags::IN | room);
+            watch(WakeSource::Node, node.as_fd(), PollFlags::IN | room);
         }
         for caller in &self.node.callers {
-            watch(Source::Caller, caller.as_fd(), PollFlags::IN);
+            watch(WakeSource::Caller, caller.as_fd(), PollFlags::IN);
         }
         for egress in self.worker.egress.iter().chain(&self.family.egress) {
-            watch(Source::Egress, egress.as_fd(), PollFlags::IN);
+            watch(WakeSource::Egress, egress.as_fd(), PollFlags::IN);
         }
         for (source, descriptor) in self.of_family() {
             watch(source, descriptor, PollFlags::IN);
         }
         if let Some(worker) = worker {
             if worker.blocked() {
-                watch(Source::WorkerRoom, worker.socket(), PollFlags::OUT);
+                watch(WakeSource::WorkerRoom, worker.socket(), PollFlags::OUT);
             }
             if take_output {
-                watch(Source::Worker, worker.socket(), PollFlags::IN);
+                watch(WakeSource::Worker, worker.socket(), PollFlags::IN);
                 for stream in [Stream::Stdout, Stream::Stderr] {
                     if let Some(pipe) = worker.pipe(stream) {
-                        watch(Source::Pipe, pipe, PollFlags::IN);
+                        watch(WakeSource::Pipe, pipe, PollFlags::IN);
                     }
                 }
             }
         }
-        // EINTR cannot happen with every signal taken as a descriptor; a spurious wake is harmless.
+        // EINTR cannot happen, because all signals arrive by descriptor; a spurious wake-up is harmless.
         let _ = poll(&mut fds, timeout.as_ref());
         let woke = |source| {
             sources.iter().zip(&fds).any(|(of, fd)| *of == source && !fd.revents().is_empty())
         };
-        Ready {
-            signals: woke(Source::Signals),
-            listener: woke(Source::Listener),
-            node: woke(Source::Node),
-            callers: woke(Source::Caller),
-            worker: woke(Source::Worker),
-            pipes: woke(Source::Pipe),
-            egress: woke(Source::Egress),
-            worker_room: woke(Source::WorkerRoom),
-            twin: woke(Source::Twin),
-            waited: woke(Source::Waited),
-            ending: woke(Source::Ending),
-            forking: woke(Source::Forking),
+        WakeReasons {
+            signals: woke(WakeSource::Signals),
+            listener: woke(WakeSource::Listener),
+            node: woke(WakeSource::Node),
+            callers: woke(WakeSource::Caller),
+            worker: woke(WakeSource::Worker),
+            pipes: woke(WakeSource::Pipe),
+            egress: woke(WakeSource::Egress),
+            worker_room: woke(WakeSource::WorkerRoom),
+            twin: woke(WakeSource::Twin),
+            waited: woke(WakeSource::Waited),
+            ending: woke(WakeSource::Ending),
+            forking: woke(WakeSource::Forking),
         }
     }
 
-    /// What tells of twins, and of processes that are no children of ours.
-    fn of_family(&self) -> impl Iterator<Item = (Source, BorrowedFd<'_>)> {
-        let twin = self.worker.who().and_then(|(worker, _)| self.family.twin_handle(worker));
-        let twin = twin.map(|handle| (Source::Twin, handle));
-        let waited = self.family.killed_handle().map(|handle| (Source::Waited, handle));
-        let ending = self.family.waited().map(|handle| (Source::Ending, handle));
-        let forking = self.family.forking.as_ref().and_then(Forking::awaited);
-        let forking = forking.map(|socket| (Source::Forking, socket));
+    /// The descriptors for twins and for processes that are not children of this keeper.
+    fn of_family(&self) -> impl Iterator<Item = (WakeSource, BorrowedFd<'_>)> {
+        let twin = self.worker.pids().and_then(|(worker, _)| self.family.twin_handle(worker));
+        let twin = twin.map(|handle| (WakeSource::Twin, handle));
+        let waited = self.family.killed_handle().map(|handle| (WakeSource::Waited, handle));
+        let ending = self.family.end_handles().map(|handle| (WakeSource::Ending, handle));
+        let forking = self.forking.as_ref().and_then(PendingFork::awaited);
+        let forking = forking.map(|socket| (WakeSource::Forking, socket));
         twin.into_iter().chain(waited).chain(ending).chain(forking)
     }
 
-    /// What concerns twins.
-    pub(crate) fn hear_family(&mut self, ready: &Ready) {
+    /// Handles wake-ups that concern twins.
+    pub(crate) fn handle_family(&mut self, ready: &WakeReasons) {
         if ready.forking {
-            self.hear_twin();
+            self.handle_twin();
         }
         if ready.twin {
-            // Only its parent could say more.
+            // Only the twin's parent can read its exit status.
             self.worker_ended("its process has ended".to_owned());
             self.reap();
         }
@@ -127,54 +131,56 @@ impl Keeper {
             self.reap();
         }
         if ready.ending {
-            self.family.look_at_ending(self.worker.init());
+            self.family.continue_ending(self.worker.init());
         }
     }
 
-    /// Takes what has come on the protocol socket. A worker that closed it can be given no turn,
-    /// so it is ended.
-    pub(crate) fn hear_worker(&mut self) {
-        let closed = self.fill_from_worker() == Filled::Closed;
-        if closed && matches!(self.stage, Stage::Starting { .. } | Stage::Up) {
-            self.clear(Then::StayDown);
+    /// Handles input on the protocol socket. A worker that has closed the socket can run no turn, so it is
+    /// killed.
+    pub(crate) fn read_worker(&mut self) {
+        let closed = self.fill_from_worker() == SocketRead::Closed;
+        if closed && matches!(self.stage, WorkerStage::Starting { .. } | WorkerStage::Up) {
+            self.clear(AfterClear::StayDown);
         }
     }
 
-    pub(crate) fn fill_from_worker(&mut self) -> Filled {
+    pub(crate) fn fill_from_worker(&mut self) -> SocketRead {
         let worker = self.worker.process.as_mut();
-        let filled = worker.map_or(Filled::Nothing, |worker| worker.fill(&mut self.scratch));
-        if filled == Filled::Some {
+        let filled = worker.map_or(SocketRead::Nothing, |worker| worker.fill(&mut self.scratch));
+        if filled == SocketRead::Data {
             self.take_frames();
         }
         filled
     }
 
-    /// Takes the whole frames that have come. Bytes already in the raw pipes were written before them, so
-    /// they go first: once, however many frames there are, so that a flood cannot hold the loop.
+    /// Handles the complete frames that have arrived. Bytes in the raw pipes were written before the frames,
+    /// so they are forwarded first. The pipes are drained only once per call, so that a flood cannot block
+    /// the loop.
     fn take_frames(&mut self) {
         self.worker.drain_pipes(&mut self.node);
         while let Some(said) = self.worker.take_frames(self.stage, &mut self.node) {
             match said {
-                Said::Ready(ready) => self.worker_is_ready(ready),
-                Said::ForkWait => self.worker_waits_for_ends(),
-                Said::Forked { ok, reason, limit, body } => {
+                WorkerNotice::Ready(ready) => self.worker_is_ready(ready),
+                WorkerNotice::ForkWait => self.worker_waits_for_ends(),
+                WorkerNotice::Forked { ok, reason, limit, body } => {
                     self.worker_forked(ok, reason, limit, &body);
                 }
-                Said::Nonsense(message) => return self.break_off(&message),
+                WorkerNotice::Invalid(message) => return self.break_off(&message),
             }
         }
         self.end_if_broken();
     }
 
-    /// Looks at the session's limits, if it is time, and ends everything when one was passed.
+    /// Checks the session's limits if a check is due, and kills the session's processes if a limit is
+    /// exceeded.
     pub(crate) fn watch_limits(&mut self, now: Instant) {
         let turn = self.worker.running.turn();
         let tell_limit = |node: &mut NodeSide, limit, message| {
             node.tell(turn, EventKind::LimitReached { limit, message }, Bytes::new());
         };
-        match self.worker.look_at_limits(now, self.stage, &self.family) {
+        match self.worker.check_limits(now, self.stage, &self.family) {
             Finding::Good => {}
-            Finding::Ended { message } => {
+            Finding::Killed { message } => {
                 let line = format!("windlass: {message}\n");
                 tell_limit(&mut self.node, Limit::Memory, message);
                 let kind = EventKind::Output { stream: Stream::Stderr, background: turn.is_none() };
@@ -182,14 +188,14 @@ impl Keeper {
             }
             Finding::Over { limit, message } => {
                 tell_limit(&mut self.node, limit, message);
-                self.clear(Then::StayDown);
+                self.clear(AfterClear::StayDown);
             }
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum WakeSource {
     Signals,
     Listener,
     Node,

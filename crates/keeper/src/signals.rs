@@ -1,4 +1,4 @@
-//! Signals as a descriptor: a child ended, or somebody wants the keeper to stop.
+//! Signals by descriptor (`signalfd`): a child has ended, or the keeper is told to stop.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -8,26 +8,28 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use windlass_protocol::link::Hold;
 
-/// What signals said since the last look.
+/// The signals since the last read.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct ReceivedSignals {
+    /// SIGCHLD.
     pub child: bool,
+    /// SIGTERM, SIGINT or SIGHUP.
     pub stop: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Signals {
     signals: SignalFd,
-    heeded: Heeded,
+    stop_senders: StopSenders,
 }
 
-/// Who may tell the keeper to stop.
+/// Whose stop signals the keeper obeys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Heeded {
-    Everybody,
-    /// Only those outside of the keeper's pid namespace, who have no number in it: what runs below
-    /// it has none of its business.
-    Outside,
+enum StopSenders {
+    Anyone,
+    /// Only processes outside of the keeper's pid namespace, whose sender id is 0 inside. The session's
+    /// processes must not stop the keeper.
+    OutsideNamespace,
 }
 
 impl Signals {
@@ -38,24 +40,24 @@ impl Signals {
         }
         set.thread_block()?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
-        let heeded = match hold {
-            Hold::PidNamespace => Heeded::Outside,
-            Hold::Subreaper => Heeded::Everybody,
+        let stop_senders = match hold {
+            Hold::PidNamespace => StopSenders::OutsideNamespace,
+            Hold::Subreaper => StopSenders::Anyone,
         };
-        Ok(Self { signals: SignalFd::with_flags(&set, flags)?, heeded })
+        Ok(Self { signals: SignalFd::with_flags(&set, flags)?, stop_senders })
     }
 
-    /// Takes all that is pending, without blocking.
-    pub fn hear(&self) -> Heard {
-        let mut heard = Heard::default();
+    /// Reads all pending signals without blocking.
+    pub fn read(&self) -> ReceivedSignals {
+        let mut received = ReceivedSignals::default();
         while let Ok(Some(signal)) = self.signals.read_signal() {
             if signal.ssi_signo == Signal::SIGCHLD as u32 {
-                heard.child = true;
-            } else if self.heeded == Heeded::Everybody || signal.ssi_pid == 0 {
-                heard.stop = true;
+                received.child = true;
+            } else if self.stop_senders == StopSenders::Anyone || signal.ssi_pid == 0 {
+                received.stop = true;
             }
         }
-        heard
+        received
     }
 }
 

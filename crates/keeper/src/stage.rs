@@ -1,5 +1,5 @@
-//! Where a worker process is in its life. A pure machine: it starts, kills and reaps no process, and reads
-//! no clock. The keeper performs the effects.
+//! The life of a worker process as a pure state machine. It starts, kills and reaps no process, and reads no
+//! clock: the keeper performs the effects.
 
 #[cfg(test)]
 mod tests;
@@ -7,45 +7,45 @@ mod tests;
 use std::time::Instant;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Stage {
-    /// There is no worker: before the launch, or after it ended by itself.
+pub(crate) enum WorkerStage {
+    /// There is no worker: before the launch, or after the worker has ended.
     #[default]
     Down,
-    /// The worker was started, and has not said that it is ready.
+    /// The worker was started and is not ready yet.
     Starting {
         until: Instant,
     },
     Up,
-    /// The worker is asked to finish; it is killed at `until`.
+    /// The worker was asked to finish; it is killed at `until`.
     Finishing {
         until: Instant,
     },
-    /// Everything below was killed and is being reaped.
+    /// All processes of the session were killed and are being reaped.
     Clearing {
-        left: Left,
-        then: Then,
+        left: ToReap,
+        then: AfterClear,
     },
 }
 
-/// What is still to be reaped.
+/// Which killed processes are not reaped yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum ToReap {
     Worker,
-    /// Processes that it has started, perhaps.
+    /// The worker is reaped. Processes that it has started may be left.
     Others,
 }
 
-/// What follows when everything is cleared.
+/// What follows when all processes are reaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum AfterClear {
     StartAfresh,
     StayDown,
     Exit,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event {
-    /// A worker was started, and must be ready by then.
+pub(crate) enum StageEvent {
+    /// A worker was started; it must be ready at `until`.
     Started {
         until: Instant,
     },
@@ -53,19 +53,19 @@ pub(crate) enum Event {
     NotStarted,
     /// The worker can take turns.
     Ready,
-    /// The session ends: the worker may finish until then. Without a time it may not.
+    /// The session ends. The worker may finish until `until`; without a time it is killed at once.
     FinishAsked {
         until: Option<Instant>,
     },
-    /// Everything is to be killed.
+    /// All processes of the session must be killed.
     ClearAsked {
-        then: Then,
+        then: AfterClear,
     },
     /// The worker process is reaped.
     WorkerEnded,
-    /// Everything that had ended is reaped, and nothing of the session is left.
+    /// Ended processes are reaped, and no process of the session is left.
     NoneLeft,
-    /// Everything that had ended is reaped, and other processes of the session are left.
+    /// Ended processes are reaped, and other processes of the session are left.
     OthersLeft,
     TimePassed {
         now: Instant,
@@ -73,99 +73,98 @@ pub(crate) enum Event {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Effect {
-    /// The node is told that the worker is ready.
+pub(crate) enum StageEffect {
+    /// Tell the node that the worker is ready.
     TellReady,
-    /// The node is told that the worker has not become ready in time.
+    /// Tell the node that the worker was not ready in time.
     TellLate,
-    /// The node is told how the worker ended.
+    /// Tell the node how the worker ended.
     TellEnded,
-    /// The worker is asked to finish until then.
-    AskToFinish {
-        until: Instant,
-    },
-    /// Everything below is killed and reaped.
+    /// Ask the worker to finish until `until`.
+    AskToFinish { until: Instant },
+    /// Kill and reap all processes of the session.
     Kill,
-    /// Orphans that came to the keeper since are killed, too.
+    /// Kill orphans that have become children of the keeper since the last kill.
     KillOrphans,
+    /// Start a new worker.
     Start,
 }
 
-impl Stage {
+impl WorkerStage {
     #[must_use]
-    pub fn step(self, event: Event) -> (Self, Vec<Effect>) {
+    pub fn step(self, event: StageEvent) -> (Self, Vec<StageEffect>) {
         match (self, event) {
-            (Self::Down | Self::Clearing { .. }, Event::Started { until }) => {
+            (Self::Down | Self::Clearing { .. }, StageEvent::Started { until }) => {
                 (Self::Starting { until }, vec![])
             }
-            (Self::Down | Self::Clearing { .. }, Event::NotStarted) => (Self::Down, vec![]),
-            (Self::Starting { .. }, Event::Ready) => (Self::Up, vec![Effect::TellReady]),
-            (Self::Up, Event::FinishAsked { until: Some(until) }) => {
-                (Self::Finishing { until }, vec![Effect::AskToFinish { until }])
+            (Self::Down | Self::Clearing { .. }, StageEvent::NotStarted) => (Self::Down, vec![]),
+            (Self::Starting { .. }, StageEvent::Ready) => (Self::Up, vec![StageEffect::TellReady]),
+            (Self::Up, StageEvent::FinishAsked { until: Some(until) }) => {
+                (Self::Finishing { until }, vec![StageEffect::AskToFinish { until }])
             }
-            // A worker that is not up has nothing to finish.
-            (_, Event::FinishAsked { .. }) => self.clear(Then::Exit),
-            (_, Event::ClearAsked { then }) => self.clear(then),
-            (Self::Starting { until }, Event::TimePassed { now }) if now >= until => {
-                let (stage, mut effects) = self.clear(Then::StayDown);
-                effects.insert(0, Effect::TellLate);
+            // A worker that is not ready has nothing to finish.
+            (_, StageEvent::FinishAsked { .. }) => self.clear(AfterClear::Exit),
+            (_, StageEvent::ClearAsked { then }) => self.clear(then),
+            (Self::Starting { until }, StageEvent::TimePassed { now }) if now >= until => {
+                let (stage, mut effects) = self.clear(AfterClear::StayDown);
+                effects.insert(0, StageEffect::TellLate);
                 (stage, effects)
             }
-            (Self::Finishing { until }, Event::TimePassed { now }) if now >= until => {
-                self.clear(Then::Exit)
+            (Self::Finishing { until }, StageEvent::TimePassed { now }) if now >= until => {
+                self.clear(AfterClear::Exit)
             }
-            (_, Event::WorkerEnded) => self.worker_ended(),
-            (Self::Clearing { left: Left::Others, .. }, Event::OthersLeft) => {
-                (self, vec![Effect::KillOrphans])
+            (_, StageEvent::WorkerEnded) => self.worker_ended(),
+            (Self::Clearing { left: ToReap::Others, .. }, StageEvent::OthersLeft) => {
+                (self, vec![StageEffect::KillOrphans])
             }
-            (Self::Clearing { left: Left::Others, then }, Event::NoneLeft) => match then {
-                Then::StartAfresh => (self, vec![Effect::Start]),
-                Then::StayDown => (Self::Down, vec![]),
-                // The keeper leaves, or stays for its twins.
-                Then::Exit => (self, vec![]),
+            (Self::Clearing { left: ToReap::Others, then }, StageEvent::NoneLeft) => match then {
+                AfterClear::StartAfresh => (self, vec![StageEffect::Start]),
+                AfterClear::StayDown => (Self::Down, vec![]),
+                // The keeper exits, or stays to hold its twins.
+                AfterClear::Exit => (self, vec![]),
             },
-            // What comes too late or too early changes nothing.
+            // An event that comes too late or too early changes nothing.
             (
                 _,
-                Event::Started { .. }
-                | Event::NotStarted
-                | Event::Ready
-                | Event::TimePassed { .. }
-                | Event::OthersLeft
-                | Event::NoneLeft,
+                StageEvent::Started { .. }
+                | StageEvent::NotStarted
+                | StageEvent::Ready
+                | StageEvent::TimePassed { .. }
+                | StageEvent::OthersLeft
+                | StageEvent::NoneLeft,
             ) => (self, vec![]),
         }
     }
 
-    /// Everything is killed; `then` follows, unless the keeper is about to exit already.
-    fn clear(self, then: Then) -> (Self, Vec<Effect>) {
+    /// Kills all processes; `then` follows, unless the keeper is exiting already.
+    fn clear(self, then: AfterClear) -> (Self, Vec<StageEffect>) {
         let (left, then) = match self {
-            Self::Down => (Left::Others, then),
-            Self::Starting { .. } | Self::Up => (Left::Worker, then),
-            Self::Finishing { .. } => (Left::Worker, Then::Exit),
-            Self::Clearing { left, then: Then::Exit } => (left, Then::Exit),
+            Self::Down => (ToReap::Others, then),
+            Self::Starting { .. } | Self::Up => (ToReap::Worker, then),
+            Self::Finishing { .. } => (ToReap::Worker, AfterClear::Exit),
+            Self::Clearing { left, then: AfterClear::Exit } => (left, AfterClear::Exit),
             Self::Clearing { left, .. } => (left, then),
         };
-        (Self::Clearing { left, then }, vec![Effect::Kill])
+        (Self::Clearing { left, then }, vec![StageEffect::Kill])
     }
 
-    fn worker_ended(self) -> (Self, Vec<Effect>) {
+    fn worker_ended(self) -> (Self, Vec<StageEffect>) {
         match self {
-            Self::Down | Self::Clearing { left: Left::Others, .. } => (self, vec![]),
-            Self::Starting { .. } | Self::Up => (Self::Down, vec![Effect::TellEnded]),
-            Self::Finishing { .. } => Self::Down.clear(Then::Exit),
-            Self::Clearing { left: Left::Worker, then } => {
+            Self::Down | Self::Clearing { left: ToReap::Others, .. } => (self, vec![]),
+            Self::Starting { .. } | Self::Up => (Self::Down, vec![StageEffect::TellEnded]),
+            Self::Finishing { .. } => Self::Down.clear(AfterClear::Exit),
+            Self::Clearing { left: ToReap::Worker, then } => {
                 let effects = match then {
-                    Then::StartAfresh | Then::StayDown => vec![Effect::TellEnded],
-                    // The session is over: the node does not wait for the worker's end.
-                    Then::Exit => vec![],
+                    AfterClear::StartAfresh | AfterClear::StayDown => vec![StageEffect::TellEnded],
+                    // The session is over, and the node does not wait for the worker's end.
+                    AfterClear::Exit => vec![],
                 };
-                (Self::Clearing { left: Left::Others, then }, effects)
+                (Self::Clearing { left: ToReap::Others, then }, effects)
             }
         }
     }
 
-    /// When [`Event::TimePassed`] is due.
+    /// When [`StageEvent::TimePassed`] is due.
     pub fn due(self) -> Option<Instant> {
         match self {
             Self::Starting { until } | Self::Finishing { until } => Some(until),

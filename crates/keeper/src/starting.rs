@@ -1,5 +1,5 @@
-//! How a keeper starts its worker: by running its program, by a fork from a zygote, or by giving a pooled
-//! worker its job. When the zygote does not answer, the keeper runs the program.
+//! Starts a worker: gives a pooled worker its job, has a zygote fork one, or runs the worker's program. When
+//! the zygote does not answer, the keeper runs the program.
 
 use std::ffi::CStr;
 use std::io;
@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use windlass_confine::plan::apart::leave_room;
+use windlass_confine::plan::twins::restrict_to_room;
 use windlass_confine::{
-    Command, Ends, Job, Plan, Shape, SpawnError, Started, Waiting, from_zygote, spawn,
+    Job, Plan, SpawnCommand, SpawnError, StartedProcess, UnassignedWorker, WorkerShape,
+    WorkerStdio, from_zygote, spawn,
 };
 use windlass_protocol::confinement::Confinement;
 use windlass_protocol::event::StartedBy;
@@ -17,23 +18,23 @@ use windlass_protocol::link::{Hold, Launch, Prepare};
 use windlass_protocol::worker::FD_VARIABLE;
 
 use crate::complaint::complain;
-use crate::watch::Watch;
-use crate::worker::{Lines, Worker, WorkerLines};
+use crate::watch::LimitWatch;
+use crate::worker::{KeeperEnds, Worker, WorkerEnds};
 
-/// What the keeper of a pooled worker is called in lists of processes.
+/// The name of a pooled worker's keeper in lists of processes.
 const POOLED_NAME: &CStr = c"windlass-wait";
 
-/// A worker that has just been started, and what came with it.
+/// A worker that was just started, with its confinement and egress listener.
 #[derive(Debug)]
-pub(crate) struct Fresh {
+pub(crate) struct StartedWorker {
     pub worker: Worker,
     pub confinement: Confinement,
-    /// Where its network ends, if it reaches out through the node's proxy.
+    /// The listener of the sandbox's egress, if the policy allows hosts.
     pub listener: Option<OwnedFd>,
 }
 
-impl Fresh {
-    fn of(started: Started, by: StartedBy, lines: Lines) -> Self {
+impl StartedWorker {
+    fn of(started: StartedProcess, by: StartedBy, lines: KeeperEnds) -> Self {
         let worker = Worker::new(&started, by, lines);
         Self { worker, confinement: started.confinement, listener: started.listener }
     }
@@ -42,33 +43,33 @@ impl Fresh {
 /// A pooled worker: forked before there is a session for it.
 #[derive(Debug)]
 pub(crate) struct PooledWorker {
-    worker: Waiting,
-    lines: Lines,
+    worker: UnassignedWorker,
+    lines: KeeperEnds,
     cgroups: Vec<PathBuf>,
-    /// What was measured of the cgroups.
-    watch: Watch,
+    /// The watch over the cgroups, with the counters that it has read so far.
+    watch: LimitWatch,
 }
 
 impl PooledWorker {
-    /// Forks one, and has it build the view that its session will most likely have.
+    /// Has the zygote fork a worker. If `prepare` has a plan, the worker builds the base of that plan's view.
     pub fn fork(
         prepare: &Prepare,
         zygote: Option<OwnedFd>,
         hold: Hold,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, WorkerStartError> {
         let _ = rustix::thread::set_name(POOLED_NAME);
         let shape = serde_json::from_value(prepare.shape.clone())?;
-        let zygote = zygote.ok_or(StartError::NoConnection)?;
+        let zygote = zygote.ok_or(WorkerStartError::NoConnection)?;
         let (mut worker, lines) = fork(zygote.as_fd(), shape, hold, &prepare.cgroups)?;
         let cgroups = prepare.cgroups.clone();
-        let watch = Watch::unlimited(&cgroups);
+        let watch = LimitWatch::unlimited(&cgroups);
         if let Some(plan) = &prepare.plan {
             worker.build(&serde_json::from_str(plan)?)?;
         }
         Ok(Self { worker, lines, cgroups, watch })
     }
 
-    /// Whether the ends of these processes leave it unusable.
+    /// Whether the pooled worker is unusable after these processes have ended.
     pub fn is_broken_by(&mut self, ended: &[(u32, String)]) -> bool {
         let worker = &mut self.worker;
         let mut is_broken = false;
@@ -82,68 +83,70 @@ impl PooledWorker {
         is_broken
     }
 
-    /// Whether it is in its cgroups.
+    /// Whether the worker is in its cgroups.
     pub fn has_joined(&self) -> bool {
         self.worker.joining.is_empty()
     }
 
-    /// What was measured in the pool, for a session that has the same cgroups.
-    pub fn watch_of(&mut self, launch: &Launch) -> Option<Watch> {
+    /// Takes the watch over the cgroups, if the session has the same cgroups.
+    pub fn watch_of(&mut self, launch: &Launch) -> Option<LimitWatch> {
         (self.cgroups == launch.cgroups).then(|| std::mem::take(&mut self.watch))
     }
 }
 
 /// Why a worker cannot be started.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StartError {
-    #[error("the node's plan for it is no plan: {0}")]
+pub(crate) enum WorkerStartError {
+    #[error("the node's plan for the worker is not valid: {0}")]
     Plan(#[from] serde_json::Error),
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
     Spawn(#[from] SpawnError),
-    #[error("no zygote can reach it: there is no pid namespace")]
+    #[error("a zygote cannot fork a worker for a keeper without a pid namespace")]
     NoNamespace,
-    #[error("no connection to a zygote came with it")]
+    #[error("the node passed no connection to a zygote")]
     NoConnection,
 }
 
-impl From<Errno> for StartError {
+impl From<Errno> for WorkerStartError {
     fn from(errno: Errno) -> Self {
         Self::Io(errno.into())
     }
 }
 
-/// Starts a worker, by the quickest way there is. `room` is what twins have left it of the family's
-/// directory, if there were any; `zygote` is a connection for this worker.
+/// Starts a worker by the fastest available strategy. `room` is the part of the family's directory that this
+/// session may use, if it was forked before. `zygote` is a connection for this worker only.
 pub(crate) fn start(
     launch: &Launch,
     room: Option<&Path>,
     hold: Hold,
     pooled: Option<PooledWorker>,
     zygote: Option<OwnedFd>,
-) -> Result<Fresh, StartError> {
+) -> Result<StartedWorker, WorkerStartError> {
     let mut plan: Plan = serde_json::from_str(&launch.plan)?;
     if let (Some(family), Some(room)) = (&launch.family, room) {
-        leave_room(&mut plan, family, room);
+        restrict_to_room(&mut plan, family, room);
     }
     let job = |rest| Job { plan: &plan, rest, env: &launch.env, cwd: &launch.cwd };
     if let Some(PooledWorker { worker, lines, .. }) = pooled {
         let _ = rustix::thread::set_name(crate::NAME);
         match worker.rest_of(&plan) {
             Some(rest) => {
-                return Ok(Fresh::of(worker.give(&job(&rest))?, StartedBy::Pool, lines));
+                return Ok(StartedWorker::of(worker.give(&job(&rest))?, StartedBy::Pool, lines));
             }
             None => worker.end(),
         }
     }
     if let Some(zygote) = zygote {
-        match fork(zygote.as_fd(), Shape::of(&plan), hold, &launch.cgroups) {
+        match fork(zygote.as_fd(), WorkerShape::of(&plan), hold, &launch.cgroups) {
             Ok((worker, lines)) => {
                 let rest = Plan { controls: Vec::new(), ..plan.clone() };
-                return Ok(Fresh::of(worker.give(&job(&rest))?, StartedBy::Zygote, lines));
+                return Ok(StartedWorker::of(worker.give(&job(&rest))?, StartedBy::Zygote, lines));
             }
-            Err(error) => complain!("keeper: a worker is started without its zygote: {error}"),
+            Err(error) => {
+                complain!("keeper: cannot fork from the zygote, running the program: {error}")
+            }
         }
     }
     run(launch, &plan)
@@ -151,15 +154,15 @@ pub(crate) fn start(
 
 fn fork(
     zygote: BorrowedFd<'_>,
-    shape: Shape,
+    shape: WorkerShape,
     hold: Hold,
     cgroups: &[PathBuf],
-) -> Result<(Waiting, Lines), StartError> {
+) -> Result<(UnassignedWorker, KeeperEnds), WorkerStartError> {
     if hold != Hold::PidNamespace {
-        return Err(StartError::NoNamespace);
+        return Err(WorkerStartError::NoNamespace);
     }
-    let (lines, theirs) = Lines::make()?;
-    let ends = Ends {
+    let (lines, theirs) = KeeperEnds::make()?;
+    let ends = WorkerStdio {
         stdout: theirs.stdout.as_fd(),
         stderr: theirs.stderr.as_fd(),
         kept: theirs.socket.as_fd(),
@@ -167,12 +170,12 @@ fn fork(
     Ok((from_zygote(zygote, shape, &ends, cgroups)?, lines))
 }
 
-fn run(launch: &Launch, plan: &Plan) -> Result<Fresh, StartError> {
-    let (lines, WorkerLines { socket, stdout, stderr }) = Lines::make()?;
+fn run(launch: &Launch, plan: &Plan) -> Result<StartedWorker, WorkerStartError> {
+    let (lines, WorkerEnds { socket, stdout, stderr }) = KeeperEnds::make()?;
     let null = std::fs::File::open("/dev/null")?;
     let mut env = launch.env.clone();
     env.push((FD_VARIABLE.to_owned(), socket.as_raw_fd().to_string()));
-    let started = spawn(&Command {
+    let started = spawn(&SpawnCommand {
         argv: &launch.argv,
         env: &env,
         cwd: &launch.cwd,
@@ -183,5 +186,5 @@ fn run(launch: &Launch, plan: &Plan) -> Result<Fresh, StartError> {
         cgroups: &launch.cgroups,
         plan,
     })?;
-    Ok(Fresh::of(started, StartedBy::Exec, lines))
+    Ok(StartedWorker::of(started, StartedBy::Exec, lines))
 }

@@ -1,4 +1,4 @@
-//! What a turn cost, read from the kernel and not from the worker.
+//! Measures what a turn uses. The kernel counts; the worker's word is not trusted.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use nix::unistd::Pid;
 use windlass_procs::process_file;
 use windlass_protocol::event::Usage;
 
-/// Turns shorter than this are not worth reading `/proc` for: it would cost more than they did.
-const BRIEF: Duration = Duration::from_millis(2);
+/// For shorter turns `/proc` is not read: reading would take longer than the turn.
+const BRIEF_TURN: Duration = Duration::from_millis(2);
 
-/// The worker process's counters.
+/// The usage counters of a worker process.
 #[derive(Debug)]
 pub(crate) struct Meter {
     pid: u32,
@@ -21,12 +21,12 @@ pub(crate) struct Meter {
 
 /// The counters when a turn began.
 #[derive(Debug)]
-pub(crate) struct Mark {
+pub(crate) struct UsageMark {
     at: Instant,
     cpu: Duration,
 }
 
-impl Mark {
+impl UsageMark {
     /// Milliseconds since the mark was made.
     pub fn age_ms(&self) -> u64 {
         u64::try_from(self.at.elapsed().as_millis()).unwrap_or(u64::MAX)
@@ -39,24 +39,25 @@ impl Meter {
         Self { pid, clock, peak_rss_bytes: 0, children_ms: 0.0 }
     }
 
-    /// What the worker has taken until now is no turn's, and its peak so far stands for turns that are
-    /// too brief to look. Without this, the first turn looks however brief it is.
+    /// Reads the counters before the first turn, so that no turn is charged for earlier usage. The peak
+    /// memory that is read here is reported for turns that are too short to read `/proc`. Without this call,
+    /// the first turn reads `/proc` even if it is short.
     pub fn begin(&mut self) {
         if self.peak_rss_bytes == 0 {
             self.read_proc();
         }
     }
 
-    pub fn mark(&self) -> Mark {
-        Mark { at: Instant::now(), cpu: self.cpu() }
+    pub fn mark(&self) -> UsageMark {
+        UsageMark { at: Instant::now(), cpu: self.cpu() }
     }
 
-    /// What has been used since `mark`.
-    pub fn since(&mut self, mark: &Mark, output_bytes: u64) -> Usage {
+    /// The usage since `mark`.
+    pub fn since(&mut self, mark: &UsageMark, output_bytes: u64) -> Usage {
         let wall = mark.at.elapsed();
         let cpu = self.cpu().saturating_sub(mark.cpu);
         let mut cpu_ms = cpu.as_secs_f64() * 1e3;
-        if wall >= BRIEF || self.peak_rss_bytes == 0 {
+        if wall >= BRIEF_TURN || self.peak_rss_bytes == 0 {
             cpu_ms += self.read_proc();
         }
         Usage {
@@ -71,7 +72,7 @@ impl Meter {
         self.clock.and_then(|clock| clock.now().ok()).map_or(Duration::ZERO, Into::into)
     }
 
-    /// Refreshes the peak and gives the processor time of children that ended since the last look.
+    /// Updates the peak memory. Returns the processor time of children that have ended since the last call.
     fn read_proc(&mut self) -> f64 {
         if let Some(peak) = peak_rss(self.pid) {
             self.peak_rss_bytes = peak;

@@ -1,9 +1,13 @@
-//! The keeper's watch over a session's limits: the memory of all its processes together where no
-//! cgroup counts it, their number when it stays at its maximum, and what the workspace grows by.
-//! What the kernel refuses by itself (a file size, an open file) is none of it.
+//! The keeper's watch over a session's limits:
 //!
-//! It costs a brief turn nothing: it looks at turns that last, at what turns leave running, and once
-//! after a turn; between turns with nothing left running there is not even a timer.
+//! - the memory of all processes together, if no cgroup counts it;
+//! - the number of processes, if it stays at its maximum;
+//! - the growth of the workspace.
+//!
+//! Limits that the kernel enforces by itself (file size, open files) need no watch.
+//!
+//! The watch costs a short turn nothing. It checks turns that last, processes that a turn has left running,
+//! and once after a turn. Between turns, with no processes left running, there is no timer.
 
 mod disk;
 mod processes;
@@ -13,112 +17,109 @@ use std::time::{Duration, Instant};
 
 use rustix::time::ClockId;
 use windlass_procs::cgroup::Gauge;
-use windlass_procs::pace::{Pace, Whom, set_pace};
+use windlass_procs::sched_slice::{SchedSlice, SliceTarget, set_slice};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::link::Launch;
 use windlass_protocol::policy::{Limit, Limits};
 
-use self::disk::Disk;
-pub(crate) use self::processes::Processes;
-use crate::family::Family;
-use crate::stage::Stage;
-use crate::worker_side::WorkerSide;
+use self::disk::DiskMeter;
+pub(crate) use self::processes::ProcessList;
 
-/// Time from a turn's start or end to the first look, and between looks, at most and at least.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-const LOOK_SOONEST: Duration = Duration::from_millis(5);
+/// Longest and shortest time between checks, and from a turn's start or end to the first check.
+const CHECK_EVERY: Duration = Duration::from_millis(100);
+const CHECK_SOONEST: Duration = Duration::from_millis(5);
 
-/// How fast a session is taken to grow where looks are all that limits its memory: about what two
-/// processors write.
+/// Assumed growth of a session's memory where only the watch limits it: about what two processors can write.
 const GROWTH_PER_S: u64 = 4 << 30;
 
-/// Of the time in which looks come sooner than usual, they take one part in so many at most.
-const LOOK_SHARE: u32 = 10;
+/// Frequent checks take at most one part in so many of a processor's time.
+const CHECK_SHARE: u32 = 10;
 
-/// Brief turns put a look off, one after the other, for so long at most.
-const PUT_OFF_MAX: Duration = Duration::from_secs(1);
+/// Consecutive short turns postpone a check for at most this long.
+const POSTPONE_MAX: Duration = Duration::from_secs(1);
 
 /// How long the number of processes may stay at its maximum before the session is ended.
-const FULL_FOR_MAX: Duration = Duration::from_secs(2);
+const AT_MAX_FOR: Duration = Duration::from_secs(2);
 
-/// How many processes above the limit are not ended at once: the sandbox's own, and what a look
-/// counts and the kernel does not.
+/// By how many processes a session may exceed the limit without being ended at once. The watch also counts
+/// the sandbox's own processes, and some that the kernel does not count.
 const ABOVE_SLACK: u64 = 8;
 
-/// Time between two words about processes that the kernel ended.
+/// Minimum time between two reports on processes that the kernel has killed.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// What is watched, and when the next look is due.
+/// The state of the watch, and when the next check is due.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct LimitWatch {
     limits: Limits,
     gauge: Gauge,
-    disk: Option<Disk>,
+    disk: Option<DiskMeter>,
     schedule: Schedule,
-    /// What the last look left of the memory, where looks are all that limits it.
-    room: Option<u64>,
+    /// Bytes of memory that were left at the last check. `None` if a cgroup limits the memory.
+    memory_left: Option<u64>,
     /// Since when the number of processes is at its maximum.
-    full_since: Option<Instant>,
+    at_max_since: Option<Instant>,
     refused: u64,
     oom_kills: u64,
     oom_seen: Option<Instant>,
     oom_told: Option<Instant>,
-    /// The limit for which everything is being ended.
+    /// The exceeded limit because of which the session's processes are being killed.
     reached: Option<Limit>,
-    /// The worker whose turn has lasted, and which has to stand in line since.
+    /// The worker that got long scheduler slices because its turn lasted.
     slowed: Option<u32>,
 }
 
-/// When to look.
+/// When to check.
 #[derive(Debug, Default)]
 struct Schedule {
     due: Option<Instant>,
-    /// Until when the look that is due may be put off.
+    /// Until when the next check may be postponed.
     at_latest: Option<Instant>,
-    left: Left,
+    left: LeftRunning,
 }
 
-/// What the last look found running besides the worker.
+/// Whether the last check found processes besides the worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Left {
+enum LeftRunning {
     #[default]
     Nothing,
     Something,
 }
 
-/// What a look found.
+/// The result of a check.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
     Good,
-    /// The kernel ended a process that is not the worker.
-    Ended {
+    /// The kernel has killed a process at the memory limit.
+    Killed {
         message: String,
     },
+    /// A limit is exceeded.
     Over {
         limit: Limit,
         message: String,
     },
 }
 
-/// Whether a worker has just come up.
+/// Whether a worker has just become ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Worker {
-    Fresh,
+pub(crate) enum WorkerAge {
+    New,
     Known,
 }
 
-/// Whether a turn runs.
+/// Whether a turn is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    Runs,
+pub(crate) enum TurnActivity {
+    Running,
     None,
 }
 
 impl Schedule {
-    /// A turn starts or ends: the next look is a while from now.
+    /// A turn starts or ends: schedules or postpones the next check.
     fn touch(&mut self, now: Instant, pause: Duration) {
-        let at_latest = *self.at_latest.get_or_insert(now + PUT_OFF_MAX);
-        if self.due.is_none() || (self.left == Left::Nothing && now + pause < at_latest) {
+        let at_latest = *self.at_latest.get_or_insert(now + POSTPONE_MAX);
+        if self.due.is_none() || (self.left == LeftRunning::Nothing && now + pause < at_latest) {
             self.due = Some(now + pause);
         }
     }
@@ -127,53 +128,54 @@ impl Schedule {
         self.due.is_some_and(|due| due <= now)
     }
 
-    /// A look was taken.
-    fn looked(&mut self, now: Instant, turn: Turn, left: Left, pause: Duration) {
+    /// A check was done: schedules the next one if a turn or other processes are running.
+    fn checked(&mut self, now: Instant, turn: TurnActivity, left: LeftRunning, pause: Duration) {
         self.left = left;
         self.at_latest = None;
-        let again = turn == Turn::Runs || left == Left::Something;
+        let again = turn == TurnActivity::Running || left == LeftRunning::Something;
         self.due = again.then(|| now + pause);
     }
 }
 
-impl Watch {
-    /// Over a session's control groups and its workspace, as they are now.
+impl LimitWatch {
+    /// A watch over a session's cgroups and workspace, starting from their current state.
     pub fn of(launch: &Launch) -> Self {
         Self::unlimited(&launch.cgroups).limited(launch)
     }
 
-    /// Over the control groups of a pooled worker, whose session and workspace are not known yet.
+    /// A watch over the cgroups of a pooled worker, whose session and workspace are not known yet.
     pub fn unlimited(cgroups: &[PathBuf]) -> Self {
         let gauge = Gauge::open(cgroups);
         let (oom_kills, refused) = (gauge.oom_kills(), gauge.refused_processes());
         Self { gauge, oom_kills, refused, ..Self::default() }
     }
 
-    /// With a session's limits, in its workspace.
+    /// Adds a session's limits and workspace.
     pub fn limited(mut self, launch: &Launch) -> Self {
         self.limits = launch.limits;
-        self.room = self.counted_memory();
-        self.disk = launch.limits.disk_bytes.map(|allowed| Disk::of(&launch.cwd).allowing(allowed));
+        self.memory_left = self.watched_memory();
+        self.disk =
+            launch.limits.disk_bytes.map(|allowed| DiskMeter::of(&launch.cwd).allowing(allowed));
         self
     }
 
-    /// A worker is starting, and nothing else is to be done: what there is before it does anything
-    /// is measured, as much as one look takes in.
-    pub fn take_stock(&mut self) {
+    /// Measures the workspace before the worker changes it, at most as much as one check walks. Called while
+    /// the worker starts and the keeper has nothing else to do.
+    pub fn measure_baseline(&mut self) {
         if let Some(disk) = self.disk.as_mut().filter(|disk| !disk.has_baseline()) {
-            disk.look(Instant::now(), Processes::default);
+            disk.check(Instant::now(), ProcessList::default);
         }
     }
 
-    /// When it looks next.
-    pub fn next_look(&self) -> Option<Instant> {
+    /// When the next check is due.
+    pub fn next_check(&self) -> Option<Instant> {
         self.schedule.due
     }
 
-    /// A worker is up or is given a turn: it runs promptly, until the turn turns out to be a long one.
-    pub fn quicken(&mut self, worker: u32, new: Worker) {
-        if self.slowed.take().is_some() || new == Worker::Fresh {
-            set_pace(Whom::Thread(worker), Pace::Prompt);
+    /// A worker is ready or gets a turn: it gets short scheduler slices until the turn proves to be long.
+    pub fn use_short_slices(&mut self, worker: u32, new: WorkerAge) {
+        if self.slowed.take().is_some() || new == WorkerAge::New {
+            set_slice(SliceTarget::Thread(worker), SchedSlice::Short);
         }
     }
 
@@ -181,35 +183,71 @@ impl Watch {
     pub fn turn_changed(&mut self) {
         let limits = &self.limits;
         if limits.memory_bytes.is_some() || limits.processes.is_some() || self.disk.is_some() {
-            self.schedule.touch(Instant::now(), pause(self.room, Duration::ZERO));
+            self.schedule.touch(Instant::now(), pause(self.memory_left, Duration::ZERO));
         }
     }
 
-    fn rest(&mut self) {
-        self.schedule = Schedule::default();
-        self.room = self.counted_memory();
-        self.full_since = None;
+    /// Checks the limits if a check is due. `pids` are the process ids of a worker that is ready, and of its init.
+    pub fn check_due(
+        &mut self,
+        now: Instant,
+        pids: Option<(u32, Option<u32>)>,
+        turn: TurnActivity,
+        list: impl FnOnce() -> ProcessList,
+    ) -> Finding {
+        if !self.schedule.is_due(now) {
+            return Finding::Good;
+        }
+        let Some(pids) = pids else {
+            self.reset();
+            return Finding::Good;
+        };
+        let began = processor_time();
+        let found = self.check(now, turn, pids, (&list(), began));
+        if let Finding::Over { limit, .. } = &found {
+            self.reached = Some(*limit);
+        }
+        found
     }
 
-    /// The limit of the memory, where looks are all that holds it.
-    fn counted_memory(&self) -> Option<u64> {
+    /// The limit because of which the worker ended, if there is one, and an event about it if none was sent
+    /// yet. `how` is the worker's exit status from [`windlass_procs::reap_all`].
+    pub fn limit_of_end(&mut self, how: &str) -> (Option<Limit>, Option<EventKind>) {
+        let told = self.reached.is_some();
+        let limit = self.ended_by(how.contains("SIGKILL"));
+        let untold = limit.filter(|_| !told).map(|limit| {
+            let allowed = mebibytes(self.limits.memory_bytes.unwrap_or_default());
+            let message = format!("the session reached its memory limit of {allowed}");
+            EventKind::LimitReached { limit, message }
+        });
+        (limit, untold)
+    }
+
+    fn reset(&mut self) {
+        self.schedule = Schedule::default();
+        self.memory_left = self.watched_memory();
+        self.at_max_since = None;
+    }
+
+    /// The memory limit, if only the watch enforces it.
+    fn watched_memory(&self) -> Option<u64> {
         self.limits.memory_bytes.filter(|_| !self.gauge.limits_memory())
     }
 
-    fn look(
+    fn check(
         &mut self,
         now: Instant,
-        turn: Turn,
+        turn: TurnActivity,
         (worker, init): (u32, Option<u32>),
-        (listed, began): (&Processes, Duration),
+        (listed, began): (&ProcessList, Duration),
     ) -> Finding {
         let left = match listed.others_than(worker, init) {
-            true => Left::Something,
-            false => Left::Nothing,
+            true => LeftRunning::Something,
+            false => LeftRunning::Nothing,
         };
-        self.slow_down(listed, turn, worker);
-        let running = turn == Turn::Runs || left == Left::Something;
-        let mut finding = self.look_at_kills(now);
+        self.use_long_slices(listed, turn, worker);
+        let running = turn == TurnActivity::Running || left == LeftRunning::Something;
+        let mut finding = self.check_kills(now);
         if finding == Finding::Good {
             finding = self
                 .over_memory(listed, worker)
@@ -218,30 +256,30 @@ impl Watch {
                 .unwrap_or(Finding::Good);
         }
         let took = processor_time().saturating_sub(began);
-        self.schedule.looked(now, turn, left, pause(self.room, took));
+        self.schedule.checked(now, turn, left, pause(self.memory_left, took));
         finding
     }
 
-    /// What runs for longer than a brief turn does not keep others waiting: the worker in a turn that
-    /// lasts, and whatever it has started.
-    fn slow_down(&mut self, listed: &Processes, turn: Turn, worker: u32) {
+    /// Gives long scheduler slices to the worker in a turn that lasts and to all processes that it has
+    /// started, so that they do not delay short turns of other sessions.
+    fn use_long_slices(&mut self, listed: &ProcessList, turn: TurnActivity, worker: u32) {
         for thread in listed.thread_ids() {
             if thread != worker {
-                set_pace(Whom::Thread(thread), Pace::Patient);
-            } else if turn == Turn::Runs && self.slowed.replace(worker) != Some(worker) {
-                set_pace(Whom::Thread(worker), Pace::Patient);
+                set_slice(SliceTarget::Thread(thread), SchedSlice::Long);
+            } else if turn == TurnActivity::Running && self.slowed.replace(worker) != Some(worker) {
+                set_slice(SliceTarget::Thread(worker), SchedSlice::Long);
             }
         }
     }
 
-    fn look_at_kills(&mut self, now: Instant) -> Finding {
+    fn check_kills(&mut self, now: Instant) -> Finding {
         if !self.oom_rose(now) || self.oom_told.is_some_and(|told| now < told + TELL_EVERY) {
             return Finding::Good;
         }
         self.oom_told = Some(now);
-        Finding::Ended {
+        Finding::Killed {
             message: format!(
-                "a process of this session was ended at the memory limit of {}",
+                "the kernel killed a process of this session at the memory limit of {}",
                 mebibytes(self.limits.memory_bytes.unwrap_or_default())
             ),
         }
@@ -257,28 +295,28 @@ impl Watch {
         rose
     }
 
-    /// Where no cgroup counts it: what all processes hold together.
-    fn over_memory(&mut self, listed: &Processes, worker: u32) -> Option<Finding> {
-        let allowed = self.counted_memory()?;
+    /// Checks the memory of all processes together, if no cgroup counts it.
+    fn over_memory(&mut self, listed: &ProcessList, worker: u32) -> Option<Finding> {
+        let allowed = self.watched_memory()?;
         let files = processes::private_files_bytes(worker) + listed.unmapped_bytes();
-        // Pages that processes share are in the resident size of each: only when that sum is over
-        // the limit is it worth the time to have the kernel divide them.
+        // The resident size of each process includes shared pages. Only if that sum exceeds the limit, the
+        // kernel is asked for proportional sizes, which takes it longer.
         let held = match listed.resident_bytes() + files {
             sum if sum > allowed => listed.proportional_bytes() + files,
             sum => sum,
         };
-        self.room = Some(allowed.saturating_sub(held));
+        self.memory_left = Some(allowed.saturating_sub(held));
         (held > allowed).then(|| Finding::Over {
             limit: Limit::Memory,
             message: format!(
-                "its processes and its private /tmp held {} together, and {} is its limit",
+                "the session's processes and private /tmp used {} together; the limit is {}",
                 mebibytes(held),
                 mebibytes(allowed)
             ),
         })
     }
 
-    fn over_processes(&mut self, now: Instant, listed: &Processes) -> Option<Finding> {
+    fn over_processes(&mut self, now: Instant, listed: &ProcessList) -> Option<Finding> {
         let most = u64::from(self.limits.processes?);
         let (count, full) = match self.gauge.processes() {
             Some((count, most)) => {
@@ -289,88 +327,54 @@ impl Watch {
             None => (listed.threads(), listed.threads() >= most),
         };
         if !full {
-            self.full_since = None;
+            self.at_max_since = None;
             return None;
         }
-        let since = *self.full_since.get_or_insert(now);
+        let since = *self.at_max_since.get_or_insert(now);
         let message = if count > most + ABOVE_SLACK {
-            // Nothing refuses them here, so they are not waited for.
-            format!("it had {count} processes and threads, and {most} is its limit")
-        } else if now >= since + FULL_FOR_MAX {
+            // The kernel does not refuse processes here, so the session is ended at once.
+            format!("the session had {count} processes and threads; the limit is {most}")
+        } else if now >= since + AT_MAX_FOR {
             let seconds = now.duration_since(since).as_secs();
-            format!("it had all the {most} processes and threads of its limit for {seconds} s")
+            format!("the session was at its limit of {most} processes and threads for {seconds} s")
         } else {
             return None;
         };
         Some(Finding::Over { limit: Limit::Processes, message })
     }
 
-    /// A session that is over the limit already may go on as long as it does not grow, so that it
-    /// can remove files; so may one in which nothing runs.
-    fn over_disk(&mut self, now: Instant, running: bool, listed: &Processes) -> Option<Finding> {
-        let grown = self.disk.as_mut()?.look(now, || listed.clone())?;
+    /// Checks the growth of the workspace. A session that already exceeds the limit may go on as long as it
+    /// does not grow, so that it can remove files. So may a session in which nothing runs.
+    fn over_disk(&mut self, now: Instant, running: bool, listed: &ProcessList) -> Option<Finding> {
+        let grown = self.disk.as_mut()?.check(now, || listed.clone())?;
         let (by, allowed) = (mebibytes(grown.by), mebibytes(grown.allowed));
         running.then(|| Finding::Over {
             limit: Limit::Disk,
-            message: format!("its workspace has grown by {by}, and {allowed} is its limit"),
+            message: format!("the workspace has grown by {by}; the limit is {allowed}"),
         })
     }
 
-    /// The limit that ended a worker that was killed.
+    /// The limit because of which the worker was killed, if there is one.
     fn ended_by(&mut self, killed: bool) -> Option<Limit> {
         let now = Instant::now();
         let kernel = self.oom_rose(now) || self.oom_seen.is_some_and(|at| now < at + TELL_EVERY);
         self.oom_seen = None;
-        self.rest();
+        self.reset();
         self.reached.take().or((killed && kernel).then_some(Limit::Memory))
     }
 }
 
-impl WorkerSide {
-    /// Looks at the session's limits, if it is time. The worker must be up.
-    pub fn look_at_limits(&mut self, now: Instant, stage: Stage, family: &Family) -> Finding {
-        if !self.watch.schedule.is_due(now) {
-            return Finding::Good;
-        }
-        let (Stage::Up, Some(who)) = (stage, self.who()) else {
-            self.watch.rest();
-            return Finding::Good;
-        };
-        let runs = if self.running.turn().is_some() { Turn::Runs } else { Turn::None };
-        let began = processor_time();
-        let listed = family.listed();
-        let found = self.watch.look(now, runs, who, (&listed, began));
-        if let Finding::Over { limit, .. } = &found {
-            self.watch.reached = Some(*limit);
-        }
-        found
-    }
-
-    /// The limit that ended the worker, if one did, and what is to be told of it; `how` it ended is what the
-    /// reaper said.
-    pub fn limit_of_end(&mut self, how: &str) -> (Option<Limit>, Option<EventKind>) {
-        let told = self.watch.reached.is_some();
-        let limit = self.watch.ended_by(how.contains("SIGKILL"));
-        let untold = limit.filter(|_| !told).map(|limit| {
-            let allowed = mebibytes(self.watch.limits.memory_bytes.unwrap_or_default());
-            let message = format!("it used up its memory limit of {allowed}");
-            EventKind::LimitReached { limit, message }
-        });
-        (limit, untold)
-    }
-}
-
-/// What this thread has had of the processors.
+/// The processor time of this thread.
 fn processor_time() -> Duration {
     rustix::time::clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
 
-/// Time to the next look: less than usual where `room` could be used up sooner, as long as looks like
-/// the last, which took so much of a processor, do not take too much of it.
-fn pause(room: Option<u64>, took: Duration) -> Duration {
-    let Some(room) = room else { return LOOK_EVERY };
-    let used_up = Duration::from_millis(room.saturating_mul(1000) / GROWTH_PER_S);
-    used_up.max(LOOK_SOONEST).max(took * LOOK_SHARE).min(LOOK_EVERY)
+/// Time to the next check. It is shorter than usual if `memory_left` could be used up sooner. `took` is the
+/// processor time of the last check: checks must not take more than their share ([`CHECK_SHARE`]).
+fn pause(memory_left: Option<u64>, took: Duration) -> Duration {
+    let Some(memory_left) = memory_left else { return CHECK_EVERY };
+    let used_up = Duration::from_millis(memory_left.saturating_mul(1000) / GROWTH_PER_S);
+    used_up.max(CHECK_SOONEST).max(took * CHECK_SHARE).min(CHECK_EVERY)
 }
 
 fn mebibytes(bytes: u64) -> String {
@@ -386,55 +390,56 @@ mod tests {
     }
 
     #[test]
-    fn a_long_turn_is_looked_at_again_and_again_and_a_brief_one_once_after() {
+    fn a_long_turn_is_checked_repeatedly_and_a_short_one_once_after_it() {
         let start = Instant::now();
         let mut schedule = Schedule::default();
         assert!(!schedule.is_due(start));
-        schedule.touch(start, LOOK_EVERY);
+        schedule.touch(start, CHECK_EVERY);
         assert!(!schedule.is_due(at(start, 99)) && schedule.is_due(at(start, 100)));
-        schedule.looked(at(start, 100), Turn::Runs, Left::Nothing, LOOK_EVERY);
+        schedule.checked(at(start, 100), TurnActivity::Running, LeftRunning::Nothing, CHECK_EVERY);
         assert!(!schedule.is_due(at(start, 199)) && schedule.is_due(at(start, 200)));
-        schedule.touch(at(start, 150), LOOK_EVERY);
+        schedule.touch(at(start, 150), CHECK_EVERY);
         assert!(!schedule.is_due(at(start, 249)) && schedule.is_due(at(start, 250)));
-        schedule.looked(at(start, 250), Turn::None, Left::Nothing, LOOK_EVERY);
+        schedule.checked(at(start, 250), TurnActivity::None, LeftRunning::Nothing, CHECK_EVERY);
         assert_eq!(schedule.due, None);
     }
 
     #[test]
-    fn brief_turns_put_a_look_off_but_not_for_ever() {
+    fn short_turns_postpone_a_check_but_not_for_ever() {
         let start = Instant::now();
         let mut schedule = Schedule::default();
-        let looked = (0..2000).step_by(50).find(|ms| {
+        let checked = (0..2000).step_by(50).find(|ms| {
             let due = schedule.is_due(at(start, *ms));
-            schedule.touch(at(start, *ms), LOOK_EVERY);
+            schedule.touch(at(start, *ms), CHECK_EVERY);
             due
         });
-        assert_eq!(looked, Some(950));
+        assert_eq!(checked, Some(950));
     }
 
     #[test]
-    fn what_a_turn_leaves_running_is_watched_on_time() {
+    fn processes_that_a_turn_leaves_running_are_checked_on_time() {
         let start = Instant::now();
         let mut schedule = Schedule::default();
-        schedule.touch(start, LOOK_EVERY);
-        schedule.looked(at(start, 100), Turn::None, Left::Something, LOOK_EVERY);
-        schedule.touch(at(start, 190), LOOK_EVERY);
+        schedule.touch(start, CHECK_EVERY);
+        schedule.checked(at(start, 100), TurnActivity::None, LeftRunning::Something, CHECK_EVERY);
+        schedule.touch(at(start, 190), CHECK_EVERY);
         assert!(schedule.is_due(at(start, 200)));
     }
 
     #[test]
-    fn looks_come_sooner_the_less_memory_is_left_and_never_take_up_the_time() {
-        let after = |room: Option<u64>, took_ms| pause(room, Duration::from_millis(took_ms));
-        assert_eq!(after(None, 0), LOOK_EVERY, "the kernel counts");
-        assert_eq!(after(Some(4 << 30), 0), LOOK_EVERY);
+    fn checks_come_sooner_with_less_memory_left_and_stay_within_their_share() {
+        let after =
+            |memory_left: Option<u64>, took_ms| pause(memory_left, Duration::from_millis(took_ms));
+        assert_eq!(after(None, 0), CHECK_EVERY, "the kernel counts");
+        assert_eq!(after(Some(4 << 30), 0), CHECK_EVERY);
         assert_eq!(after(Some(128 << 20), 0), Duration::from_millis(31));
-        assert_eq!(after(Some(0), 0), LOOK_SOONEST);
+        assert_eq!(after(Some(0), 0), CHECK_SOONEST);
         assert_eq!(after(Some(0), 2), Duration::from_millis(20));
-        assert_eq!(after(Some(0), 900), LOOK_EVERY);
+        assert_eq!(after(Some(0), 900), CHECK_EVERY);
     }
 
-    fn watch(limits: Limits) -> Watch {
-        Watch { limits, ..Watch::default() }
+    fn watch(limits: Limits) -> LimitWatch {
+        LimitWatch { limits, ..LimitWatch::default() }
     }
 
     #[test]
@@ -442,7 +447,7 @@ mod tests {
         let start = Instant::now();
         let mut watch = watch(Limits { processes: Some(8), ..Limits::default() });
         let mut over = |ms, count| {
-            let listed = Processes::of_threads(&vec![1; count]);
+            let listed = ProcessList::of_threads(&vec![1; count]);
             let found = watch.over_processes(at(start, ms), &listed);
             matches!(found, Some(Finding::Over { limit: Limit::Processes, .. }))
         };

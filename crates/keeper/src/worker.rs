@@ -1,7 +1,8 @@
-//! The worker process as the keeper sees it: its protocol socket, its two raw pipes, its pid.
-//! Moves bytes; what they mean is decided in `turn` and `keeper`.
+//! The worker process: its protocol socket, its two raw pipes, its process id. Moves bytes; `turn` and
+//! `keeper` interpret them.
 
-use std::collections::VecDeque;
+mod send_queue;
+
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,33 +16,34 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
-use windlass_confine::Started;
+use windlass_confine::StartedProcess;
 use windlass_protocol::Stream;
 use windlass_protocol::event::StartedBy;
-use windlass_protocol::frame::{self, Decoder, EncodeError, Frame, FrameError};
+use windlass_protocol::frame::{Decoder, EncodeError, Frame, FrameError};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
 use windlass_protocol::worker::{CAPABILITIES_MAX, CAPABILITY_BYTES_MAX, ToWorker};
 
+use self::send_queue::SendQueue;
 use crate::usage::Meter;
 
-/// Raw output bytes put into one event.
+/// Maximum number of raw output bytes in one event.
 const PIPE_READ_BYTES: usize = 128 * 1024;
 
-/// What a pipe holds at first.
+/// The default capacity of a pipe.
 pub(crate) const PIPE_BYTES: usize = 64 * 1024;
 
-/// What a pipe is made to hold once the worker has filled it: a flood then wakes us less often.
+/// The capacity of a pipe after the worker has filled it once: a flood then wakes the keeper less often.
 const FLOOD_PIPE_BYTES: usize = 1024 * 1024;
 
-/// What a worker has said of itself.
+/// The content of a worker's `worker_ready` message.
 #[derive(Debug)]
-pub(crate) struct SaidReady {
+pub(crate) struct ReadyMessage {
     pub worker: String,
     pub capabilities: Vec<String>,
 }
 
-impl SaidReady {
-    /// What counts of a worker's words: the worker is not trusted to be brief.
+impl ReadyMessage {
+    /// Limits the number and length of capabilities: the worker is not trusted.
     pub fn new(worker: &str, mut capabilities: Vec<String>) -> Self {
         capabilities.retain(|capability| capability.len() <= CAPABILITY_BYTES_MAX);
         capabilities.truncate(CAPABILITIES_MAX);
@@ -53,37 +55,25 @@ impl SaidReady {
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub pid: u32,
-    /// The first process of its pid namespace, where it has one.
+    /// The init of its pid namespace, if it has one.
     pub init: Option<u32>,
     /// The processes that move it into its cgroups, until they have ended.
     pub joining: Vec<u32>,
     pub start: StartedBy,
-    /// What it called itself when it said that it is ready, while it must still be moved.
-    pub said_ready: Option<SaidReady>,
+    /// Its `worker_ready` message, while the worker is not in its cgroups yet.
+    pub said_ready: Option<ReadyMessage>,
     pub meter: Meter,
-    /// It knows `fork`.
+    /// It supports `fork`.
     pub forks: bool,
     socket: OwnedFd,
     decoder: Decoder,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
-    /// Pieces of frames that wait for room in the socket; of the first, `written` bytes are out.
-    outgoing: VecDeque<Piece>,
-    written: usize,
-    /// Bytes of all of them.
-    queued: usize,
-    /// The last piece that is out whole was not the end of its frame.
-    within_frame: bool,
+    queue: SendQueue,
 }
 
-/// A frame, or its head or body.
-#[derive(Debug)]
-struct Piece {
-    bytes: Bytes,
-    ends_frame: bool,
-}
-
-/// Who has sent what lies in a socket, as the kernel says; nothing where nothing does. The bytes stay.
+/// The process id of the sender of the bytes in a socket, from the kernel. `None` if there are no bytes. The
+/// bytes stay in the socket.
 pub(crate) fn sender_of(socket: &OwnedFd) -> Result<Option<u32>, Errno> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
@@ -102,32 +92,32 @@ pub(crate) fn sender_of(socket: &OwnedFd) -> Result<Option<u32>, Errno> {
     pid.map(|pid| Some(pid.unsigned_abs())).ok_or(Errno::SRCH)
 }
 
-/// What reading the protocol socket gave.
+/// The result of a read from the protocol socket.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Filled {
-    Some,
+pub(crate) enum SocketRead {
+    Data,
     Nothing,
     Closed,
 }
 
 /// The keeper's ends of a worker's socket and pipes.
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct KeeperEnds {
     pub socket: OwnedFd,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
 }
 
-/// The worker's ends.
+/// The worker's ends of the same socket and pipes.
 #[derive(Debug)]
-pub(crate) struct WorkerLines {
+pub(crate) struct WorkerEnds {
     pub socket: OwnedFd,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
 }
 
-impl Lines {
-    pub fn make() -> Result<(Self, WorkerLines), Errno> {
+impl KeeperEnds {
+    pub fn make() -> Result<(Self, WorkerEnds), Errno> {
         let (socket, their_socket) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let (stdout, their_stdout) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -136,20 +126,20 @@ impl Lines {
             rustix::io::ioctl_fionbio(end, true)?;
         }
         let theirs =
-            WorkerLines { socket: their_socket, stdout: their_stdout, stderr: their_stderr };
+            WorkerEnds { socket: their_socket, stdout: their_stdout, stderr: their_stderr };
         Ok((Self { socket, stdout, stderr }, theirs))
     }
 }
 
 impl Worker {
-    /// One that was started so, with these lines to it.
-    pub fn new(started: &Started, start: StartedBy, lines: Lines) -> Self {
-        let Started { pid, init, joining, .. } = started;
+    /// A worker that the keeper has started.
+    pub fn new(started: &StartedProcess, start: StartedBy, lines: KeeperEnds) -> Self {
+        let StartedProcess { pid, init, joining, .. } = started;
         Self::running(*pid, *init, joining.clone(), start, lines)
     }
 
-    /// One that another worker has forked.
-    pub fn of_twin(pid: u32, init: Option<u32>, joining: Option<u32>, lines: Lines) -> Self {
+    /// A worker that another worker has forked.
+    pub fn of_twin(pid: u32, init: Option<u32>, joining: Option<u32>, lines: KeeperEnds) -> Self {
         Self::running(pid, init, joining.into_iter().collect(), StartedBy::Fork, lines)
     }
 
@@ -158,7 +148,7 @@ impl Worker {
         init: Option<u32>,
         joining: Vec<u32>,
         start: StartedBy,
-        lines: Lines,
+        lines: KeeperEnds,
     ) -> Self {
         Self {
             pid,
@@ -172,16 +162,13 @@ impl Worker {
             decoder: Decoder::default(),
             stdout: Some(lines.stdout),
             stderr: Some(lines.stderr),
-            outgoing: VecDeque::new(),
-            written: 0,
-            queued: 0,
-            within_frame: false,
+            queue: SendQueue::default(),
         }
     }
 
-    /// Passes the descriptors of a twin, with one byte. The worker waits for them, and nothing else is
-    /// on its way.
-    pub fn hand_over(&self, ends: &WorkerLines) -> Result<(), Errno> {
+    /// Passes the descriptors of a twin, with one byte. The worker waits for them, and no other bytes are
+    /// queued.
+    pub fn hand_over(&self, ends: &WorkerEnds) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
         let descriptors = [ends.socket.as_fd(), ends.stdout.as_fd(), ends.stderr.as_fd()];
@@ -203,26 +190,26 @@ impl Worker {
         .map(AsFd::as_fd)
     }
 
-    /// Bytes of frames that wait for room in the socket.
+    /// Bytes of frames that are queued because the socket is full.
     pub fn queued_bytes(&self) -> usize {
-        self.queued
+        self.queue.bytes()
     }
 
-    /// Whether frames wait for room in the socket.
+    /// Whether frames are queued because the socket is full.
     pub fn blocked(&self) -> bool {
-        !self.outgoing.is_empty()
+        !self.queue.is_empty()
     }
 
-    /// Reads what has come on the protocol socket, once.
-    pub fn fill(&mut self, scratch: &mut [u8]) -> Filled {
+    /// Reads once from the protocol socket.
+    pub fn fill(&mut self, scratch: &mut [u8]) -> SocketRead {
         match rustix::io::read(&self.socket, &mut *scratch) {
-            Ok(0) => Filled::Closed,
+            Ok(0) => SocketRead::Closed,
             Ok(read) => {
                 self.decoder.push(&scratch[..read]);
-                Filled::Some
+                SocketRead::Data
             }
-            Err(Errno::AGAIN | Errno::INTR) => Filled::Nothing,
-            Err(_) => Filled::Closed,
+            Err(Errno::AGAIN | Errno::INTR) => SocketRead::Nothing,
+            Err(_) => SocketRead::Closed,
         }
     }
 
@@ -230,7 +217,7 @@ impl Worker {
         self.decoder.next_frame()
     }
 
-    /// Takes bytes that lie in a raw pipe now, at most `limit`; `None` when there are none.
+    /// Reads at most `limit` bytes from a raw pipe; `None` if it is empty.
     pub fn read_pipe(&mut self, stream: Stream, limit: usize) -> Option<Bytes> {
         let slot = match stream {
             Stream::Stdout => &mut self.stdout,
@@ -249,24 +236,24 @@ impl Worker {
         }
     }
 
-    /// Bytes that lie in a raw pipe now.
+    /// Number of bytes in a raw pipe.
     pub fn pipe_pending(&self, stream: Stream) -> usize {
         let Some(pipe) = self.pipe(stream) else { return 0 };
         let pending = rustix::io::ioctl_fionread(pipe).map_or(0, |pending| pending as usize);
         if pending == PIPE_BYTES {
-            // Refused where the user's pipes hold too much already; then it stays as it is.
+            // The kernel refuses if the user's pipes hold too much already; then the capacity stays.
             let _ = rustix::pipe::fcntl_setpipe_size(pipe, FLOOD_PIPE_BYTES);
         }
         pending
     }
 
-    /// Sends a message with its body, in chunks. It goes out now as far as the socket has room.
+    /// Sends a message with its body, in chunks. Bytes that the socket does not accept now are queued.
     pub fn send(&mut self, mut message: ToWorker, body: &Bytes) -> Result<(), EncodeError> {
         let mut rest = body.clone();
         loop {
             let chunk = rest.split_to(rest.len().min(CHUNK_BYTES_MAX));
             set_more(&mut message, !rest.is_empty());
-            self.push(&message, chunk)?;
+            self.queue.push(&message, chunk)?;
             if rest.is_empty() {
                 break;
             }
@@ -277,81 +264,28 @@ impl Worker {
 
     /// Sends one frame with its body, if it fits.
     pub fn send_part(&mut self, message: &ToWorker, body: Bytes) -> Result<(), EncodeError> {
-        self.push(message, body)?;
+        self.queue.push(message, body)?;
         self.flush();
         Ok(())
     }
 
-    fn push(&mut self, message: &ToWorker, body: Bytes) -> Result<(), EncodeError> {
-        let mut head = Vec::with_capacity(96);
-        frame::encode_head(&mut head, message, body.len())?;
-        self.queued += head.len() + body.len();
-        self.outgoing.push_back(Piece { bytes: head.into(), ends_frame: body.is_empty() });
-        if !body.is_empty() {
-            self.outgoing.push_back(Piece { bytes: body, ends_frame: true });
-        }
-        Ok(())
-    }
-
-    /// Sends an interrupt ahead of every frame that has not begun, then the signal that goes with it.
+    /// Sends an interrupt before every queued frame of which no byte is sent, and then SIGINT.
     pub fn interrupt(&mut self, message: &ToWorker) -> Result<(), EncodeError> {
-        let mut encoded = Vec::with_capacity(64);
-        frame::encode(&mut encoded, message, &[])?;
-        let begun = self.written > 0 || self.within_frame;
-        let end = self.outgoing.iter().position(|piece| piece.ends_frame).map_or(0, |end| end + 1);
-        let place = if begun { end } else { 0 };
-        self.queued += encoded.len();
-        self.outgoing.insert(place, Piece { bytes: encoded.into(), ends_frame: true });
+        self.queue.push_first(message)?;
         self.flush();
-        // ESRCH means that it has just ended, which SIGCHLD tells.
+        // ESRCH means that the worker has just ended, which SIGCHLD tells.
         let _ = killpg(Pid::from_raw(self.pid.cast_signed()), Signal::SIGINT);
         Ok(())
     }
 
-    /// Reminds the worker of an interrupt. SIGURG is ignored by programs that do not know it.
+    /// Reminds the worker of an interrupt. Programs without a handler ignore SIGURG.
     pub fn nudge(&self) {
         let _ = kill(Pid::from_raw(self.pid.cast_signed()), Signal::SIGURG);
     }
 
-    /// Writes as much as the socket takes. A closed socket shows when it is read.
+    /// Writes as much as the socket accepts.
     pub fn flush(&mut self) {
-        while !self.outgoing.is_empty() {
-            let slices: Vec<IoSlice<'_>> = self
-                .outgoing
-                .iter()
-                .take(16)
-                .enumerate()
-                .map(|(place, piece)| {
-                    let from = if place == 0 { self.written } else { 0 };
-                    IoSlice::new(&piece.bytes[from..])
-                })
-                .collect();
-            match rustix::io::writev(&self.socket, &slices) {
-                Ok(written) => self.wrote(written),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return,
-                Err(_) => {
-                    self.outgoing.clear();
-                    self.written = 0;
-                    self.queued = 0;
-                    self.within_frame = false;
-                    return;
-                }
-            }
-        }
-    }
-
-    fn wrote(&mut self, written: usize) {
-        self.written += written;
-        self.queued -= written;
-        while let Some(first) = self.outgoing.front() {
-            if self.written < first.bytes.len() {
-                return;
-            }
-            self.written -= first.bytes.len();
-            self.within_frame = !first.ends_frame;
-            self.outgoing.pop_front();
-        }
+        self.queue.flush(&self.socket);
     }
 }
 

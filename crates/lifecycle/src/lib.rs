@@ -1,11 +1,11 @@
-//! Decides, and does nothing else: pure state machines over the words of `windlass_protocol`.
-//! This crate never links tokio, reads a clock or does I/O; what must be done comes out as values
-//! for the node to perform, so that every decision can be tested as a table.
+//! Pure state machines over the messages of `windlass_protocol`. They decide; the node and the keeper act.
+//! This crate never links tokio, reads a clock or does I/O. Each decision returns its effects as values,
+//! so a test can check every decision as a table.
 //!
-//! - [`link`]: what node and keeper promise each other across cuts, kills and rivals.
-//! - [`session`]: one session's life, and how it is recovered from the journal.
+//! - [`link`]: the delivery guarantees between node and keeper when connections break and nodes die.
+//! - [`session`]: the life of one session, and its recovery from the journal.
 
 pub mod link;
 pub mod session;
 
-pub use session::{Effect, Event, Phase, Session};
+pub use session::{SessionEffect, SessionEvent, SessionMachine, SessionPhase};

@@ -1,15 +1,15 @@
-//! The link between a node and a keeper, as two pure halves: numbering, acknowledging, holding,
-//! doing once, fencing. They take messages and give messages; sockets are elsewhere.
+//! The link between a node and a keeper, as two pure halves. They number, acknowledge, hold and
+//! deduplicate messages, and fence off old nodes. They take and return messages; the sockets are elsewhere.
 //!
-//! What the two halves promise together, whatever is cut or killed in between:
-//! - every event of the keeper reaches the journal once, in order ([`LinkSeq`] is consecutive);
-//! - every command of a node is done at most once, in order, and exactly once if the node lives;
-//! - of two nodes that claim one keeper, only the one with the higher epoch is heard.
+//! Guarantees of the two halves together, whichever connection breaks and whichever node dies:
+//! - Every event of the keeper reaches the journal once, in order ([`LinkSeq`] is consecutive).
+//! - The keeper executes every command of a node at most once, in order. If the node lives, exactly once.
+//! - If two nodes claim one keeper, the keeper obeys only the node with the higher epoch.
 //!
 //! [`LinkSeq`]: windlass_protocol::LinkSeq
 
 mod keeper_half;
 mod node_half;
 
-pub use keeper_half::{Done, KeeperHalf, Outgoing};
-pub use node_half::{Arrival, Given, NodeHalf};
+pub use keeper_half::{CommandProgress, KeeperHalf, OutgoingEvent};
+pub use node_half::{Arrival, LocalCommandSeq, NodeHalf};

@@ -1,12 +1,13 @@
-//! One session's life: which turn runs, which wait, and what a stop, a death or a close costs.
-//! Owns every decision about them, in [`Session::step`]; performs none, and knows no time.
+//! The life of one session: which turn runs, which turns wait, and what is lost when a turn is stopped, a
+//! worker dies or the session is closed. [`SessionMachine::step`] makes every decision. This module performs
+//! no effect and has no clock.
 //!
-//! What the performer (the node) holds to:
-//! - it numbers turns in the order asked and drops doubled client ids before asking;
-//! - it journals a keeper's event first and then performs the effects in their order;
-//! - it hears exactly one [`Event::WorkerEnded`] for each worker that the keeper started, or one
-//!   [`Event::WorkerReplaced`] for one that [`Effect::RestartWorker`] ended, and that before the next
-//!   worker's `WorkerReady`.
+//! Rules for the performer of the effects (the node):
+//! - It numbers turns in the order of the requests, and it drops a repeated client id before the request.
+//! - It journals a keeper's event first, and then performs the effects in their order.
+//! - For each worker that the keeper started, it passes on exactly one end: [`SessionEvent::WorkerEnded`], or
+//!   [`SessionEvent::WorkerReplaced`] if [`SessionEffect::RestartWorker`] ended the worker. The end comes
+//!   before the `WorkerReady` of the next worker.
 
 use std::collections::VecDeque;
 
@@ -17,35 +18,36 @@ use windlass_protocol::policy::Limit;
 use windlass_protocol::worker::WorkerOutcome;
 use windlass_protocol::{ErrorCode, Outcome, TurnNo};
 
+mod events;
 mod forks;
 mod recover;
-mod words;
-pub use forks::{Fork, HoldWish, ResetWish};
-pub use recover::{Facts, FirstTurn, WorkerFact};
-pub use words::{Effect, Event, KeeperLoss, Loss};
+pub use events::{KeeperLoss, Loss, SessionEffect, SessionEvent};
+pub use forks::{ForkState, PendingHold, PendingReset};
+pub use recover::{FirstTurn, RecoveryFacts, WorkerFact};
 
-/// Workers started in a row, none of which finished a turn, before the session is given up. The
-/// very first worker gets one attempt only: what was never seen to start (a missing interpreter)
-/// is not cured by trying again, and its author is told at once.
+/// Maximum number of workers started in a row without a finished turn; then the session ends. The first
+/// worker of a session gets only one attempt: a retry does not repair a missing interpreter, and the client
+/// gets the error at once.
 pub const START_ATTEMPTS_MAX: u32 = 3;
 
-/// A session as far as decisions need it. Starts as [`Session::default`], its worker on the way.
+/// The part of a session that decisions need. [`SessionMachine::default`] is a new session whose worker is
+/// starting.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Session {
-    phase: Phase,
-    /// Accepted and not started, oldest first; at most [`WAITING_TURNS_MAX`].
+pub struct SessionMachine {
+    phase: SessionPhase,
+    /// Accepted turns that have not started, oldest first; at most [`WAITING_TURNS_MAX`].
     waiting: VecDeque<TurnNo>,
-    /// How often [`Effect::RestartWorker`] was asked for.
+    /// Number of [`SessionEffect::RestartWorker`] effects so far.
     restarts: u32,
-    fork: Fork,
+    fork: ForkState,
 }
 
-/// Where a session is. A turn in flight is named by the phase, so there is never a second one.
+/// The phase of a session. The phase names the turn in flight, so there is at most one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
-    /// The first worker is not up yet.
+pub enum SessionPhase {
+    /// The first worker is not ready yet.
     Starting,
-    Idle(Fresh),
+    Idle(WorkerHistory),
     Busy {
         turn: TurnNo,
     },
@@ -58,126 +60,129 @@ pub enum Phase {
     },
     Restarting {
         old: OldWorker,
-        fresh: Fresh,
+        history: WorkerHistory,
     },
     Ended {
         reason: EndReason,
     },
 }
 
-/// What is known of a worker between turns.
+/// The history of a worker that runs no turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Fresh {
-    /// Workers started since one last finished a turn: 0 when this one has, so that it holds state.
+pub struct WorkerHistory {
+    /// Workers started since the last finished turn. 0 means that this worker has finished a turn, so it
+    /// holds state that a client expects.
     pub starts: u32,
-    pub notice: Notice,
+    pub notice: LossNotice,
 }
 
-/// Whether a client must still be told that the state is gone.
+/// Whether a client must still be told that the state is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Notice {
+pub enum LossNotice {
     #[default]
     Given,
-    /// The worker died between turns: whoever asks next cannot know.
+    /// The worker died between turns, and no client knows it yet. The next turn fails with `state_lost`.
     Owed,
 }
 
-/// What has become of the worker that is being replaced.
+/// The worker that is being replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OldWorker {
-    /// It was told to go: its end is still to come, and is no failed start of the next.
+    /// The worker was told to stop. Its end event is still to come and is not a failed start of the next
+    /// worker.
     Leaving,
     Gone,
 }
 
-impl Default for Session {
+impl Default for SessionMachine {
     fn default() -> Self {
         Self {
-            phase: Phase::Starting,
+            phase: SessionPhase::Starting,
             waiting: VecDeque::new(),
             restarts: 0,
-            fork: Fork::default(),
+            fork: ForkState::default(),
         }
     }
 }
 
-impl Session {
-    /// The one decision: what follows from `event`, and what must be done about it, in order.
+impl SessionMachine {
+    /// Decides what follows from `event`. Returns the next state and the effects to perform, in order.
     #[must_use]
-    pub fn step(mut self, event: Event) -> (Self, Vec<Effect>) {
-        let mut todo = Vec::new();
+    pub fn step(mut self, event: SessionEvent) -> (Self, Vec<SessionEffect>) {
+        let mut effects = Vec::new();
         match event {
-            Event::TurnAsked { turn } => self.turn_asked(turn, &mut todo),
-            Event::InterruptAsked { turn } => self.interrupt_asked(turn, &mut todo),
-            Event::InputGiven { turn } => self.input_given(turn, &mut todo),
-            Event::HoldAsked => self.hold_asked(&mut todo),
-            // What follows asks for no answer, and a session that is over does nothing more.
+            SessionEvent::TurnAsked { turn } => self.turn_asked(turn, &mut effects),
+            SessionEvent::InterruptAsked { turn } => self.interrupt_asked(turn, &mut effects),
+            SessionEvent::InputGiven { turn } => self.input_given(turn, &mut effects),
+            SessionEvent::HoldAsked => self.hold_asked(&mut effects),
+            // The remaining events need no reply, and an ended session ignores them.
             _ if self.is_ended() => {}
-            Event::DeadlinePassed { turn } => self.deadline_passed(turn, &mut todo),
-            Event::GracePassed { turn } => self.grace_passed(turn, &mut todo),
-            Event::ResetAsked => self.reset_asked(&mut todo),
-            Event::CloseAsked => {
+            SessionEvent::DeadlinePassed { turn } => self.deadline_passed(turn, &mut effects),
+            SessionEvent::GracePassed { turn } => self.grace_passed(turn, &mut effects),
+            SessionEvent::ResetAsked => self.reset_asked(&mut effects),
+            SessionEvent::CloseAsked => {
                 let waiting = (ErrorCode::SessionClosed, self.loss_of_waiting());
-                self.give_up(EndReason::Closed, ErrorCode::SessionClosed, waiting, &mut todo);
+                self.give_up(EndReason::Closed, ErrorCode::SessionClosed, waiting, &mut effects);
             }
-            Event::WorkerReady => self.worker_ready(&mut todo),
-            Event::HoldReleased => self.hold_released(&mut todo),
-            Event::StdinWaited { turn } => self.stdin_waited(turn),
-            Event::InputTaken { turn } => self.input_taken(turn),
-            Event::TurnDone { turn, outcome } => self.turn_done(turn, outcome, &mut todo),
-            Event::WorkerEnded { limit } => self.worker_ended(limit, &mut todo),
-            Event::WorkerReplaced { running } => self.worker_replaced(running, &mut todo),
-            Event::WallTimePassed => {
+            SessionEvent::WorkerReady => self.worker_ready(&mut effects),
+            SessionEvent::HoldReleased => self.hold_released(&mut effects),
+            SessionEvent::StdinWaited { turn } => self.stdin_waited(turn),
+            SessionEvent::InputTaken { turn } => self.input_taken(turn),
+            SessionEvent::TurnDone { turn, outcome } => self.turn_done(turn, outcome, &mut effects),
+            SessionEvent::WorkerEnded { limit } => self.worker_ended(limit, &mut effects),
+            SessionEvent::WorkerReplaced { running } => self.worker_replaced(running, &mut effects),
+            SessionEvent::WallTimePassed => {
                 let code = ErrorCode::LimitWallTime;
                 let waiting = (code, self.loss_of_waiting());
-                self.give_up(EndReason::WallTime, code, waiting, &mut todo);
+                self.give_up(EndReason::WallTime, code, waiting, &mut effects);
             }
-            Event::IdlePassed => self.idle_passed(&mut todo),
-            Event::ProtocolBroken => {
+            SessionEvent::IdlePassed => self.idle_passed(&mut effects),
+            SessionEvent::ProtocolBroken => {
                 let code = ErrorCode::ProtocolError;
-                self.give_up(EndReason::ProtocolError, code, STATE_LOST, &mut todo);
+                self.give_up(EndReason::ProtocolError, code, STATE_LOST, &mut effects);
             }
-            Event::KeeperLost(loss) => {
+            SessionEvent::KeeperLost(loss) => {
                 let reason = match loss {
                     KeeperLoss::Died => EndReason::KeeperLost,
                     KeeperLoss::NodeGone => EndReason::NodeGone,
                 };
-                self.give_up(reason, ErrorCode::KeeperLost, STATE_LOST, &mut todo);
+                self.give_up(reason, ErrorCode::KeeperLost, STATE_LOST, &mut effects);
             }
         }
-        (self, todo)
+        (self, effects)
     }
 
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> SessionPhase {
         self.phase
     }
 
-    pub fn fork(&self) -> Fork {
+    pub fn fork(&self) -> ForkState {
         self.fork
     }
 
     /// The turn in flight.
     pub fn current(&self) -> Option<TurnNo> {
         match self.phase {
-            Phase::Busy { turn }
-            | Phase::AwaitingInput { turn }
-            | Phase::Interrupting { turn, .. } => Some(turn),
-            Phase::Starting | Phase::Idle(_) | Phase::Restarting { .. } | Phase::Ended { .. } => {
-                None
-            }
+            SessionPhase::Busy { turn }
+            | SessionPhase::AwaitingInput { turn }
+            | SessionPhase::Interrupting { turn, .. } => Some(turn),
+            SessionPhase::Starting
+            | SessionPhase::Idle(_)
+            | SessionPhase::Restarting { .. }
+            | SessionPhase::Ended { .. } => None,
         }
     }
 
-    /// The turns that wait, oldest first.
+    /// The waiting turns, oldest first.
     pub fn waiting(&self) -> impl ExactSizeIterator<Item = TurnNo> + '_ {
         self.waiting.iter().copied()
     }
 
     pub fn is_ended(&self) -> bool {
-        matches!(self.phase, Phase::Ended { .. })
+        matches!(self.phase, SessionPhase::Ended { .. })
     }
 
-    /// Workers asked for after the first.
+    /// Number of restarts: workers requested after the first.
     pub fn restarts(&self) -> u32 {
         self.restarts
     }
@@ -185,249 +190,267 @@ impl Session {
     /// The phase as clients see it.
     pub fn state(&self) -> SessionState {
         match self.phase {
-            Phase::Starting => SessionState::Starting,
-            Phase::Idle(_) => SessionState::Idle,
-            Phase::Busy { .. } => SessionState::Busy,
-            Phase::AwaitingInput { .. } => SessionState::AwaitingInput,
-            Phase::Interrupting { .. } => SessionState::Interrupting,
-            Phase::Restarting { .. } => SessionState::Restarting,
-            Phase::Ended { .. } => SessionState::Ended,
+            SessionPhase::Starting => SessionState::Starting,
+            SessionPhase::Idle(_) => SessionState::Idle,
+            SessionPhase::Busy { .. } => SessionState::Busy,
+            SessionPhase::AwaitingInput { .. } => SessionState::AwaitingInput,
+            SessionPhase::Interrupting { .. } => SessionState::Interrupting,
+            SessionPhase::Restarting { .. } => SessionState::Restarting,
+            SessionPhase::Ended { .. } => SessionState::Ended,
         }
     }
 
-    /// Why the session is over, once it is.
+    /// Why the session ended, if it has ended.
     pub fn end_reason(&self) -> Option<EndReason> {
         match self.phase {
-            Phase::Ended { reason } => Some(reason),
+            SessionPhase::Ended { reason } => Some(reason),
             _ => None,
         }
     }
 
-    /// A turn as clients see it. One that was accepted and is not open any more has ended.
+    /// The state of an accepted turn as clients see it. A turn that neither runs nor waits has ended.
     pub fn turn_state(&self, turn: TurnNo) -> TurnState {
         match self.phase {
-            Phase::Busy { turn: current } if current == turn => TurnState::Running,
-            Phase::AwaitingInput { turn: current } if current == turn => TurnState::AwaitingInput,
-            Phase::Interrupting { turn: current, .. } if current == turn => TurnState::Interrupting,
+            SessionPhase::Busy { turn: current } if current == turn => TurnState::Running,
+            SessionPhase::AwaitingInput { turn: current } if current == turn => {
+                TurnState::AwaitingInput
+            }
+            SessionPhase::Interrupting { turn: current, .. } if current == turn => {
+                TurnState::Interrupting
+            }
             _ if self.waiting.contains(&turn) => TurnState::Waiting,
             _ => TurnState::Ended,
         }
     }
 }
 
-/// How a turn ends that never ran, on a state that its author did not expect.
+/// How a turn ends that never ran because the state that its author expected is lost.
 const STATE_LOST: (ErrorCode, Loss) = (ErrorCode::StateLost, Loss::State);
 
-/// What clients and clocks ask for.
-impl Session {
-    fn turn_asked(&mut self, turn: TurnNo, todo: &mut Vec<Effect>) {
+/// Requests of clients, and timers that expire.
+impl SessionMachine {
+    fn turn_asked(&mut self, turn: TurnNo, effects: &mut Vec<SessionEffect>) {
         match &mut self.phase {
-            Phase::Ended { .. } => {
-                todo.push(Effect::Refuse { turn, code: ErrorCode::SessionEnded });
+            SessionPhase::Ended { .. } => {
+                effects.push(SessionEffect::Refuse { turn, code: ErrorCode::SessionEnded });
             }
-            Phase::Idle(fresh) | Phase::Restarting { fresh, .. }
-                if fresh.notice == Notice::Owed =>
+            SessionPhase::Idle(history) | SessionPhase::Restarting { history, .. }
+                if history.notice == LossNotice::Owed =>
             {
-                fresh.notice = Notice::Given;
-                todo.push(Effect::Accept { turn });
-                todo.push(lost_unrun(turn, STATE_LOST));
+                history.notice = LossNotice::Given;
+                effects.push(SessionEffect::Accept { turn });
+                effects.push(lost_unrun(turn, STATE_LOST));
             }
-            Phase::Idle(_) if !matches!(self.fork, Fork::Held { .. }) => {
-                self.phase = Phase::Busy { turn };
-                todo.extend([Effect::Accept { turn }, Effect::Start { turn }]);
+            SessionPhase::Idle(_) if !matches!(self.fork, ForkState::Held { .. }) => {
+                self.phase = SessionPhase::Busy { turn };
+                effects.extend([SessionEffect::Accept { turn }, SessionEffect::Start { turn }]);
             }
             _ if self.waiting.len() >= WAITING_TURNS_MAX => {
-                todo.push(Effect::Refuse { turn, code: ErrorCode::Overloaded });
+                effects.push(SessionEffect::Refuse { turn, code: ErrorCode::Overloaded });
             }
             _ => {
                 self.waiting.push_back(turn);
-                todo.push(Effect::Accept { turn });
+                effects.push(SessionEffect::Accept { turn });
             }
         }
     }
 
-    fn interrupt_asked(&mut self, turn: TurnNo, todo: &mut Vec<Effect>) {
+    fn interrupt_asked(&mut self, turn: TurnNo, effects: &mut Vec<SessionEffect>) {
         match self.phase {
-            Phase::Busy { turn: current } | Phase::AwaitingInput { turn: current }
+            SessionPhase::Busy { turn: current }
+            | SessionPhase::AwaitingInput { turn: current }
                 if current == turn =>
             {
-                self.interrupt(turn, StopCause::Client, todo);
+                self.interrupt(turn, StopCause::Client, effects);
             }
-            // Whoever stopped it first stays the cause. Sent again, because code can swallow one
-            // SIGINT and heed the next.
-            Phase::Interrupting { turn: current, .. } if current == turn => {
-                todo.push(Effect::InterruptAgain { turn });
+            // The first stop request stays the cause. The interrupt is sent again, because code can swallow
+            // one SIGINT and stop at the next.
+            SessionPhase::Interrupting { turn: current, .. } if current == turn => {
+                effects.push(SessionEffect::InterruptAgain { turn });
             }
             _ if self.waiting.contains(&turn) => {
                 self.forget_waiting(turn);
                 let outcome = Outcome::Interrupted;
-                todo.push(Effect::Finish { turn, outcome, code: None, loss: Loss::None });
+                effects.push(SessionEffect::Finish { turn, outcome, code: None, loss: Loss::None });
             }
-            _ => todo.push(Effect::RefuseInterrupt { turn, code: ErrorCode::TurnNotRunning }),
+            _ => effects
+                .push(SessionEffect::RefuseInterrupt { turn, code: ErrorCode::TurnNotRunning }),
         }
     }
 
-    fn deadline_passed(&mut self, turn: TurnNo, todo: &mut Vec<Effect>) {
+    fn deadline_passed(&mut self, turn: TurnNo, effects: &mut Vec<SessionEffect>) {
         match self.phase {
-            Phase::Busy { turn: current } | Phase::AwaitingInput { turn: current }
+            SessionPhase::Busy { turn: current }
+            | SessionPhase::AwaitingInput { turn: current }
                 if current == turn =>
             {
-                self.interrupt(turn, StopCause::Deadline, todo);
+                self.interrupt(turn, StopCause::Deadline, effects);
             }
-            // It is being stopped already, or it is over.
+            // The turn is already being stopped, or has ended.
             _ => {}
         }
     }
 
-    /// A turn that runs, waits, or asks for input is in use. A worker that is on its way was asked for a
-    /// moment ago.
-    fn idle_passed(&mut self, todo: &mut Vec<Effect>) {
-        if let (Phase::Idle(_), Fork::None) = (self.phase, self.fork) {
-            todo.extend([Effect::StopKeeper, self.end(EndReason::Idle)]);
+    /// Ends the session only if it is idle. A session with a turn that runs, waits or asks for input is in
+    /// use. A session whose worker is starting was used a moment ago.
+    fn idle_passed(&mut self, effects: &mut Vec<SessionEffect>) {
+        if let (SessionPhase::Idle(_), ForkState::None) = (self.phase, self.fork) {
+            effects.extend([SessionEffect::StopKeeper, self.end(EndReason::Idle)]);
         }
     }
 
-    fn interrupt(&mut self, turn: TurnNo, cause: StopCause, todo: &mut Vec<Effect>) {
-        self.phase = Phase::Interrupting { turn, cause };
-        todo.push(Effect::Interrupt { turn, cause });
+    fn interrupt(&mut self, turn: TurnNo, cause: StopCause, effects: &mut Vec<SessionEffect>) {
+        self.phase = SessionPhase::Interrupting { turn, cause };
+        effects.push(SessionEffect::Interrupt { turn, cause });
     }
 
-    fn grace_passed(&mut self, turn: TurnNo, todo: &mut Vec<Effect>) {
+    fn grace_passed(&mut self, turn: TurnNo, effects: &mut Vec<SessionEffect>) {
         match self.phase {
-            Phase::Interrupting { turn: current, cause } if current == turn => {
+            SessionPhase::Interrupting { turn: current, cause } if current == turn => {
                 let code = Some(ErrorCode::Unstoppable);
                 let outcome = stopped(cause);
-                todo.push(Effect::Finish { turn, outcome, code, loss: Loss::State });
-                self.fail_waiting(STATE_LOST, todo);
-                self.restart(OldWorker::Leaving, FIRST_OF_ROW, todo);
+                effects.push(SessionEffect::Finish { turn, outcome, code, loss: Loss::State });
+                self.fail_waiting(STATE_LOST, effects);
+                self.restart(OldWorker::Leaving, FIRST_START, effects);
             }
             _ => {}
         }
     }
 
-    fn input_given(&mut self, turn: TurnNo, todo: &mut Vec<Effect>) {
+    fn input_given(&mut self, turn: TurnNo, effects: &mut Vec<SessionEffect>) {
         match self.phase {
-            Phase::Busy { turn: current } | Phase::AwaitingInput { turn: current }
+            SessionPhase::Busy { turn: current }
+            | SessionPhase::AwaitingInput { turn: current }
                 if current == turn =>
             {
-                todo.push(Effect::GiveInput { turn });
+                effects.push(SessionEffect::GiveInput { turn });
             }
-            _ => todo.push(Effect::RefuseInput { turn, code: ErrorCode::TurnNotRunning }),
+            _ => effects.push(SessionEffect::RefuseInput { turn, code: ErrorCode::TurnNotRunning }),
         }
     }
 
-    /// A reset is an interrupt that does not wait: the running turn ends as one that was stopped.
-    fn reset_asked(&mut self, todo: &mut Vec<Effect>) {
+    /// A reset is an interrupt without a grace period: the running turn ends as a stopped turn.
+    fn reset_asked(&mut self, effects: &mut Vec<SessionEffect>) {
         match self.phase {
-            Phase::Busy { turn } | Phase::AwaitingInput { turn } => {
-                todo.push(finish_stopped(turn, StopCause::Client, Loss::State));
+            SessionPhase::Busy { turn } | SessionPhase::AwaitingInput { turn } => {
+                effects.push(finish_stopped(turn, StopCause::Client, Loss::State));
             }
-            Phase::Interrupting { turn, cause } => {
-                todo.push(finish_stopped(turn, cause, Loss::State));
+            SessionPhase::Interrupting { turn, cause } => {
+                effects.push(finish_stopped(turn, cause, Loss::State));
             }
             _ => {}
         }
-        // They were asked before the reset: what is asked after it must find a fresh worker.
-        self.fail_waiting(STATE_LOST, todo);
-        if self.resets_later() {
+        // The waiting turns were requested before the reset. Turns requested after the reset must run on a
+        // fresh worker.
+        self.fail_waiting(STATE_LOST, effects);
+        if self.defer_reset() {
             return;
         }
         match &mut self.phase {
-            // A fresh worker is on its way, and nothing has run on it.
-            Phase::Starting => {}
-            Phase::Restarting { fresh, .. } => fresh.notice = Notice::Given,
-            _ => self.restart(OldWorker::Leaving, FIRST_OF_ROW, todo),
+            // A fresh worker is starting, and no turn has run on it.
+            SessionPhase::Starting => {}
+            SessionPhase::Restarting { history, .. } => history.notice = LossNotice::Given,
+            _ => self.restart(OldWorker::Leaving, FIRST_START, effects),
         }
     }
 }
 
-/// What the keeper tells. A word about a turn that is not in flight changes nothing.
-impl Session {
-    fn worker_ready(&mut self, todo: &mut Vec<Effect>) {
+/// Events that the keeper reports. An event about a turn that is not in flight changes nothing.
+impl SessionMachine {
+    fn worker_ready(&mut self, effects: &mut Vec<SessionEffect>) {
         match (self.phase, self.fork) {
-            (Phase::Starting, Fork::Arriving { hold, reset }) => self.twin_ready(hold, reset, todo),
-            (Phase::Starting, _) => self.start_next(FIRST_OF_ROW, todo),
-            (Phase::Restarting { fresh, .. }, _) => self.start_next(fresh, todo),
+            (SessionPhase::Starting, ForkState::Arriving { hold, reset }) => {
+                self.twin_ready(hold, reset, effects)
+            }
+            (SessionPhase::Starting, _) => self.start_next(FIRST_START, effects),
+            (SessionPhase::Restarting { history, .. }, _) => self.start_next(history, effects),
             _ => {}
         }
     }
 
     fn stdin_waited(&mut self, turn: TurnNo) {
-        if self.phase == (Phase::Busy { turn }) {
-            self.phase = Phase::AwaitingInput { turn };
+        if self.phase == (SessionPhase::Busy { turn }) {
+            self.phase = SessionPhase::AwaitingInput { turn };
         }
     }
 
     fn input_taken(&mut self, turn: TurnNo) {
-        if self.phase == (Phase::AwaitingInput { turn }) {
-            self.phase = Phase::Busy { turn };
+        if self.phase == (SessionPhase::AwaitingInput { turn }) {
+            self.phase = SessionPhase::Busy { turn };
         }
     }
 
-    fn turn_done(&mut self, turn: TurnNo, said: WorkerOutcome, todo: &mut Vec<Effect>) {
+    fn turn_done(&mut self, turn: TurnNo, said: WorkerOutcome, effects: &mut Vec<SessionEffect>) {
         if self.current() != Some(turn) {
             return;
         }
-        todo.push(match (self.phase, said) {
-            (Phase::Interrupting { cause, .. }, WorkerOutcome::Interrupted) => {
+        effects.push(match (self.phase, said) {
+            (SessionPhase::Interrupting { cause, .. }, WorkerOutcome::Interrupted) => {
                 finish_stopped(turn, cause, Loss::None)
             }
-            // An error at the deadline is most likely how the code took the interrupt (a failed
-            // system call, a half-read file). Work that was completed all the same stays `ok`.
-            (Phase::Interrupting { cause: StopCause::Deadline, .. }, WorkerOutcome::Error) => {
-                finish_stopped(turn, StopCause::Deadline, Loss::None)
-            }
-            _ => Effect::Finish { turn, outcome: said.into(), code: None, loss: Loss::None },
+            // An error after the deadline is most likely the effect of the interrupt on the code (a failed
+            // system call, a half-read file). A turn that completed nevertheless stays `ok`.
+            (
+                SessionPhase::Interrupting { cause: StopCause::Deadline, .. },
+                WorkerOutcome::Error,
+            ) => finish_stopped(turn, StopCause::Deadline, Loss::None),
+            _ => SessionEffect::Finish { turn, outcome: said.into(), code: None, loss: Loss::None },
         });
-        self.start_next(Fresh::default(), todo);
+        self.start_next(WorkerHistory::default(), effects);
     }
 
-    fn worker_ended(&mut self, limit: Option<Limit>, todo: &mut Vec<Effect>) {
+    fn worker_ended(&mut self, limit: Option<Limit>, effects: &mut Vec<SessionEffect>) {
         let code = limit.map_or(ErrorCode::WorkerDied, code_of);
         match self.phase {
-            Phase::Starting => self.start_failed(todo),
-            Phase::Idle(fresh) => self.worker_ended_idle(fresh, todo),
-            Phase::Busy { turn } | Phase::AwaitingInput { turn } => {
-                self.worker_ended_in_turn(turn, Outcome::Lost, code, todo);
+            SessionPhase::Starting => self.start_failed(effects),
+            SessionPhase::Idle(history) => self.worker_ended_idle(history, effects),
+            SessionPhase::Busy { turn } | SessionPhase::AwaitingInput { turn } => {
+                self.worker_ended_in_turn(turn, Outcome::Lost, code, effects);
             }
-            Phase::Interrupting { turn, cause } => {
-                self.worker_ended_in_turn(turn, stopped(cause), code, todo);
+            SessionPhase::Interrupting { turn, cause } => {
+                self.worker_ended_in_turn(turn, stopped(cause), code, effects);
             }
-            Phase::Restarting { old: OldWorker::Leaving, fresh } => {
-                self.phase = Phase::Restarting { old: OldWorker::Gone, fresh };
+            SessionPhase::Restarting { old: OldWorker::Leaving, history } => {
+                self.phase = SessionPhase::Restarting { old: OldWorker::Gone, history };
             }
-            Phase::Restarting { old: OldWorker::Gone, fresh } => match fresh.again() {
-                Some(fresh) => self.restart(OldWorker::Gone, fresh, todo),
-                None => self.start_failed(todo),
-            },
-            Phase::Ended { .. } => {}
+            SessionPhase::Restarting { old: OldWorker::Gone, history } => {
+                match history.next_attempt() {
+                    Some(history) => self.restart(OldWorker::Gone, history, effects),
+                    None => self.start_failed(effects),
+                }
+            }
+            SessionPhase::Ended { .. } => {}
         }
     }
 
-    /// Where nobody is known to have asked for it, a node before did, and was killed while its disk was too
-    /// full to record why.
-    fn worker_replaced(&mut self, running: Option<TurnNo>, todo: &mut Vec<Effect>) {
+    /// The keeper replaced the worker. If this machine did not request the restart, an earlier node did, and
+    /// that node was killed while its disk was too full to record the reason.
+    fn worker_replaced(&mut self, running: Option<TurnNo>, effects: &mut Vec<SessionEffect>) {
         match self.phase {
-            Phase::Idle(_) => {}
-            Phase::Busy { turn } | Phase::AwaitingInput { turn } if running != Some(turn) => {
-                // It was accepted for the worker after this one.
+            SessionPhase::Idle(_) => {}
+            SessionPhase::Busy { turn } | SessionPhase::AwaitingInput { turn }
+                if running != Some(turn) =>
+            {
+                // The turn did not run on the replaced worker, so it runs on the next one.
                 self.waiting.push_front(turn);
             }
-            Phase::Busy { turn } | Phase::AwaitingInput { turn } => {
-                todo.push(finish_stopped(turn, StopCause::Client, Loss::State));
-                self.fail_waiting(STATE_LOST, todo);
+            SessionPhase::Busy { turn } | SessionPhase::AwaitingInput { turn } => {
+                effects.push(finish_stopped(turn, StopCause::Client, Loss::State));
+                self.fail_waiting(STATE_LOST, effects);
             }
-            Phase::Interrupting { turn, cause } => {
+            SessionPhase::Interrupting { turn, cause } => {
                 let (outcome, code) = (stopped(cause), Some(ErrorCode::Unstoppable));
-                todo.push(Effect::Finish { turn, outcome, code, loss: Loss::State });
-                self.fail_waiting(STATE_LOST, todo);
+                effects.push(SessionEffect::Finish { turn, outcome, code, loss: Loss::State });
+                self.fail_waiting(STATE_LOST, effects);
             }
-            Phase::Starting | Phase::Restarting { .. } | Phase::Ended { .. } => {
-                return self.worker_ended(None, todo);
+            SessionPhase::Starting
+            | SessionPhase::Restarting { .. }
+            | SessionPhase::Ended { .. } => {
+                return self.worker_ended(None, effects);
             }
         }
         self.restarts += 1;
-        self.phase = Phase::Restarting { old: OldWorker::Gone, fresh: FIRST_OF_ROW };
+        self.phase = SessionPhase::Restarting { old: OldWorker::Gone, history: FIRST_START };
     }
 
     fn worker_ended_in_turn(
@@ -435,94 +458,101 @@ impl Session {
         turn: TurnNo,
         outcome: Outcome,
         code: ErrorCode,
-        todo: &mut Vec<Effect>,
+        effects: &mut Vec<SessionEffect>,
     ) {
-        todo.push(Effect::Finish { turn, outcome, code: Some(code), loss: Loss::State });
-        self.fail_waiting(STATE_LOST, todo);
-        self.restart(OldWorker::Gone, FIRST_OF_ROW, todo);
+        effects.push(SessionEffect::Finish { turn, outcome, code: Some(code), loss: Loss::State });
+        self.fail_waiting(STATE_LOST, effects);
+        self.restart(OldWorker::Gone, FIRST_START, effects);
     }
 
-    fn worker_ended_idle(&mut self, fresh: Fresh, todo: &mut Vec<Effect>) {
-        if let Fork::Held { reset: reset @ ResetWish::Asked } = &mut self.fork {
-            // The fresh worker that was asked for is this one; turns that wait were asked after it.
-            *reset = ResetWish::None;
-            self.restart(OldWorker::Gone, FIRST_OF_ROW, todo);
-        } else if fresh.starts == 0 {
-            // Turns that wait behind a hold are told by their ends.
-            let notice = if self.waiting.is_empty() { Notice::Owed } else { Notice::Given };
-            self.fail_waiting(STATE_LOST, todo);
-            let fresh = Fresh { notice, ..FIRST_OF_ROW };
-            self.restart(OldWorker::Gone, fresh, todo);
-        } else if let Some(fresh) = fresh.again() {
-            // Nothing has run on it: nothing to tell of, but what was to be told before.
-            self.restart(OldWorker::Gone, fresh, todo);
+    fn worker_ended_idle(&mut self, history: WorkerHistory, effects: &mut Vec<SessionEffect>) {
+        if let ForkState::Held { reset: reset @ PendingReset::Requested } = &mut self.fork {
+            // This restart is also the requested reset. The waiting turns were requested after the reset.
+            *reset = PendingReset::None;
+            self.restart(OldWorker::Gone, FIRST_START, effects);
+        } else if history.starts == 0 {
+            // If turns wait behind a hold, their ends tell clients of the loss.
+            let notice = if self.waiting.is_empty() { LossNotice::Owed } else { LossNotice::Given };
+            self.fail_waiting(STATE_LOST, effects);
+            let history = WorkerHistory { notice, ..FIRST_START };
+            self.restart(OldWorker::Gone, history, effects);
+        } else if let Some(history) = history.next_attempt() {
+            // No turn has finished on this worker, so no new state is lost. A notice that was owed before
+            // stays owed.
+            self.restart(OldWorker::Gone, history, effects);
         } else {
-            self.fail_waiting((ErrorCode::WorkerFailed, self.loss_of_waiting()), todo);
-            todo.extend([Effect::StopKeeper, self.end(EndReason::WorkerExited)]);
+            self.fail_waiting((ErrorCode::WorkerFailed, self.loss_of_waiting()), effects);
+            effects.extend([SessionEffect::StopKeeper, self.end(EndReason::WorkerExited)]);
         }
     }
 }
 
-/// What several decisions share.
-impl Session {
-    /// The worker is idle: gives it the oldest waiting turn, unless the session is held.
-    fn start_next(&mut self, fresh: Fresh, todo: &mut Vec<Effect>) {
+/// Helpers that several decisions use.
+impl SessionMachine {
+    /// Gives the idle worker the oldest waiting turn, unless the session is held.
+    fn start_next(&mut self, history: WorkerHistory, effects: &mut Vec<SessionEffect>) {
         let next = match self.fork {
-            Fork::Held { .. } => None,
-            Fork::None | Fork::Arriving { .. } => self.waiting.pop_front(),
+            ForkState::Held { .. } => None,
+            ForkState::None | ForkState::Arriving { .. } => self.waiting.pop_front(),
         };
         self.phase = match next {
             Some(turn) => {
-                todo.push(Effect::Start { turn });
-                Phase::Busy { turn }
+                effects.push(SessionEffect::Start { turn });
+                SessionPhase::Busy { turn }
             }
-            None => Phase::Idle(fresh),
+            None => SessionPhase::Idle(history),
         };
     }
 
-    fn restart(&mut self, old: OldWorker, fresh: Fresh, todo: &mut Vec<Effect>) {
-        self.phase = Phase::Restarting { old, fresh };
+    fn restart(
+        &mut self,
+        old: OldWorker,
+        history: WorkerHistory,
+        effects: &mut Vec<SessionEffect>,
+    ) {
+        self.phase = SessionPhase::Restarting { old, history };
         self.restarts += 1;
-        todo.push(Effect::RestartWorker);
+        effects.push(SessionEffect::RestartWorker);
     }
 
-    fn start_failed(&mut self, todo: &mut Vec<Effect>) {
-        self.fail_waiting((ErrorCode::WorkerFailed, self.loss_of_waiting()), todo);
-        todo.extend([Effect::StopKeeper, self.end(EndReason::StartFailed)]);
+    fn start_failed(&mut self, effects: &mut Vec<SessionEffect>) {
+        self.fail_waiting((ErrorCode::WorkerFailed, self.loss_of_waiting()), effects);
+        effects.extend([SessionEffect::StopKeeper, self.end(EndReason::StartFailed)]);
     }
 
-    /// What those lose who wait when the session ends: before the first worker was up there was nothing to lose.
+    /// What the waiting turns lose when the session ends. Before the first worker is ready there is no state
+    /// to lose.
     fn loss_of_waiting(&self) -> Loss {
-        if self.phase == Phase::Starting { Loss::None } else { Loss::State }
+        if self.phase == SessionPhase::Starting { Loss::None } else { Loss::State }
     }
 
-    /// Ends the session with whatever runs and waits in it.
+    /// Ends the session, and with it the running and the waiting turns.
     fn give_up(
         &mut self,
         reason: EndReason,
         running: ErrorCode,
         waiting: (ErrorCode, Loss),
-        todo: &mut Vec<Effect>,
+        effects: &mut Vec<SessionEffect>,
     ) {
         if let Some(turn) = self.current() {
             let (outcome, code) = (Outcome::Lost, Some(running));
-            todo.push(Effect::Finish { turn, outcome, code, loss: Loss::State });
+            effects.push(SessionEffect::Finish { turn, outcome, code, loss: Loss::State });
         }
-        self.fail_waiting(waiting, todo);
-        // A keeper that is gone cannot be stopped.
+        self.fail_waiting(waiting, effects);
+        // A keeper that has exited cannot be stopped.
         if !matches!(reason, EndReason::KeeperLost | EndReason::NodeGone) {
-            todo.push(Effect::StopKeeper);
+            effects.push(SessionEffect::StopKeeper);
         }
-        todo.push(self.end(reason));
+        effects.push(self.end(reason));
     }
 
-    fn end(&mut self, reason: EndReason) -> Effect {
-        self.phase = Phase::Ended { reason };
-        Effect::End { reason }
+    fn end(&mut self, reason: EndReason) -> SessionEffect {
+        self.phase = SessionPhase::Ended { reason };
+        SessionEffect::End { reason }
     }
 
-    fn fail_waiting(&mut self, why: (ErrorCode, Loss), todo: &mut Vec<Effect>) {
-        todo.extend(self.waiting.drain(..).map(|turn| lost_unrun(turn, why)));
+    fn fail_waiting(&mut self, why: (ErrorCode, Loss), effects: &mut Vec<SessionEffect>) {
+        effects.extend(self.waiting.drain(..).map(|turn| lost_unrun(turn, why)));
     }
 
     fn forget_waiting(&mut self, turn: TurnNo) {
@@ -530,17 +560,17 @@ impl Session {
     }
 }
 
-/// A worker that is the first of its row.
-const FIRST_OF_ROW: Fresh = Fresh { starts: 1, notice: Notice::Given };
+/// The first of several attempts to start a worker.
+const FIRST_START: WorkerHistory = WorkerHistory { starts: 1, notice: LossNotice::Given };
 
-impl Fresh {
-    /// One more worker in the row, if it may have one.
-    fn again(self) -> Option<Self> {
+impl WorkerHistory {
+    /// The history of the next attempt, unless the limit is reached.
+    fn next_attempt(self) -> Option<Self> {
         (self.starts < START_ATTEMPTS_MAX).then(|| Self { starts: self.starts + 1, ..self })
     }
 }
 
-/// How a turn's end names the limit.
+/// The error code of a turn that this limit ended.
 fn code_of(limit: Limit) -> ErrorCode {
     match limit {
         Limit::Memory => ErrorCode::LimitMemory,
@@ -557,14 +587,14 @@ fn stopped(cause: StopCause) -> Outcome {
     }
 }
 
-fn finish_stopped(turn: TurnNo, cause: StopCause, loss: Loss) -> Effect {
+fn finish_stopped(turn: TurnNo, cause: StopCause, loss: Loss) -> SessionEffect {
     let code = match cause {
         StopCause::Client => None,
         StopCause::Deadline => Some(ErrorCode::DeadlinePassed),
     };
-    Effect::Finish { turn, outcome: stopped(cause), code, loss }
+    SessionEffect::Finish { turn, outcome: stopped(cause), code, loss }
 }
 
-fn lost_unrun(turn: TurnNo, (code, loss): (ErrorCode, Loss)) -> Effect {
-    Effect::Finish { turn, outcome: Outcome::Lost, code: Some(code), loss }
+fn lost_unrun(turn: TurnNo, (code, loss): (ErrorCode, Loss)) -> SessionEffect {
+    SessionEffect::Finish { turn, outcome: Outcome::Lost, code: Some(code), loss }
 }

@@ -1,8 +1,8 @@
-//! Bounds for the whole node: what all sessions and clients together may hold or have done at once.
-//! Whatever is over a bound is refused as `overloaded`, which a client may send again. Bounds of one
-//! session are elsewhere (`protocol::limits`).
+//! Limits of the whole node: memory and work for all sessions and clients together. A request over a
+//! limit is refused as `overloaded`; the client may retry it. Limits of one session are in
+//! `protocol::limits`.
 //!
-//! Counting costs a turn a few atomic operations: a turn's own reply never waits here.
+//! A turn pays a few atomic operations. The reply of a turn never waits here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,32 +13,32 @@ use windlass_protocol::ErrorCode;
 
 use crate::failure::Failure;
 
-/// Bytes of code and input that were sent to the node and that no keeper has yet, of all sessions.
+/// Maximum number of bytes of code and input that no keeper has received yet, of all sessions.
 const INPUT_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// Bytes of journals that were read for answers and that clients have not taken yet.
+/// Maximum number of bytes that were read from journals for responses and that clients have not read.
 const ANSWER_BYTES_MAX: usize = 128 * 1024 * 1024;
 
-/// Reads of journals for followers at once, and followers that may wait for one.
+/// Maximum number of concurrent journal reads for followers, and of followers that wait for one.
 const FOLLOWER_READS_MAX: usize = 4;
 const FOLLOWER_READS_WAITING_MAX: usize = 16_384;
 
-/// Other reads of journals at once, and requests that may wait for one.
+/// Maximum number of other concurrent journal reads, and of requests that wait for one.
 const PAGE_READS_MAX: usize = 4;
 const PAGE_READS_WAITING_MAX: usize = 1024;
 
-/// Searches at once, and how many may wait. A search reads all of a session's output.
+/// Maximum number of concurrent and of waiting searches. A search reads all output of a session.
 const SEARCHES_MAX: usize = 2;
 const SEARCHES_WAITING_MAX: usize = 64;
 
-/// All bounds of one node.
+/// All limits of one node.
 #[derive(Debug)]
 pub(crate) struct Bounds {
-    /// Code and input on the way to keepers.
+    /// Bytes of code and input on the way to keepers.
     pub input: Arc<Budget>,
-    /// What was read for answers.
+    /// Bytes of responses that clients have not read.
     pub answers: Arc<Budget>,
-    /// Connections that a client keeps for long: followers, tool hosts, replies that wait.
+    /// Long-lived connections: followers, tool hosts, replies that wait.
     pub long_connections: Arc<Budget>,
     pub follower_reads: ReadLane,
     pub page_reads: ReadLane,
@@ -48,12 +48,9 @@ pub(crate) struct Bounds {
 impl Default for Bounds {
     fn default() -> Self {
         Self {
-            input: Budget::new(
-                "bytes of code and input that wait for their sessions",
-                INPUT_BYTES_MAX,
-            ),
+            input: Budget::new("bytes of code and input that wait for sessions", INPUT_BYTES_MAX),
             answers: Budget::new("bytes of answers that clients have not read", ANSWER_BYTES_MAX),
-            // How many there are is known when the doors open.
+            // `http::serve` sets the limit.
             long_connections: Budget::new("followers and other clients that wait", 0),
             follower_reads: ReadLane::new(
                 "followers whose reads wait",
@@ -70,15 +67,15 @@ impl Default for Bounds {
     }
 }
 
-/// So much of something, for the whole node.
+/// A limited amount of a resource, for the whole node.
 #[derive(Debug)]
 pub(crate) struct Budget {
     what: &'static str,
-    most: AtomicUsize,
+    limit: AtomicUsize,
     taken: AtomicUsize,
 }
 
-/// A part of a budget; given back when dropped.
+/// A claimed part of a budget; dropping it returns the part.
 #[derive(Debug)]
 pub(crate) struct BudgetShare {
     budget: Arc<Budget>,
@@ -86,13 +83,12 @@ pub(crate) struct BudgetShare {
 }
 
 impl Budget {
-    fn new(what: &'static str, most: usize) -> Arc<Self> {
-        Arc::new(Self { what, most: AtomicUsize::new(most), taken: AtomicUsize::new(0) })
+    fn new(what: &'static str, limit: usize) -> Arc<Self> {
+        Arc::new(Self { what, limit: AtomicUsize::new(limit), taken: AtomicUsize::new(0) })
     }
 
-    /// Says how much there is.
-    pub fn set(&self, most: usize) {
-        self.most.store(most, Ordering::Relaxed);
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
     }
 
     pub fn claim(self: &Arc<Self>, amount: usize) -> Result<BudgetShare, Failure> {
@@ -107,26 +103,26 @@ impl Budget {
     }
 
     fn add(&self, amount: usize) -> Result<(), Failure> {
-        let most = self.most.load(Ordering::Relaxed);
+        let limit = self.limit.load(Ordering::Relaxed);
         let before = self.taken.fetch_add(amount, Ordering::Relaxed);
-        if before.saturating_add(amount) <= most {
+        if before.saturating_add(amount) <= limit {
             return Ok(());
         }
         self.taken.fetch_sub(amount, Ordering::Relaxed);
-        let message = format!("the node has {before} {}, and takes {most} at most", self.what);
+        let message = format!("the node has {before} {}, and its limit is {limit}", self.what);
         Err(Failure::new(ErrorCode::Overloaded, message))
     }
 }
 
 impl BudgetShare {
-    /// Claims more; what was claimed before stays claimed if there is not enough.
+    /// Claims more. If the budget is exhausted, the former claim stays.
     pub fn grow(&mut self, amount: usize) -> Result<(), Failure> {
         self.budget.add(amount)?;
         self.amount += amount;
         Ok(())
     }
 
-    /// Ties the share to bytes: it is given back with the last part of them.
+    /// Ties the share to bytes: dropping the last part of the bytes returns it.
     fn with(self, bytes: Bytes) -> Bytes {
         if bytes.is_empty() { bytes } else { Bytes::from_owner(Counted { bytes, _share: self }) }
     }
@@ -149,7 +145,8 @@ impl AsRef<[u8]> for Counted {
     }
 }
 
-/// Work that blocks, so much of it at once and so many waiting for it. Whoever waits has no thread.
+/// Runs blocking work on other threads, with a limit of concurrent and of waiting work. Waiting work takes
+/// no thread.
 #[derive(Debug)]
 pub(crate) struct ReadLane {
     at_once: Arc<Semaphore>,
@@ -162,7 +159,7 @@ impl ReadLane {
         Self { at_once: Arc::new(Semaphore::new(at_once)), waiting }
     }
 
-    /// Does `work` where blocking hurts nobody, when it is its turn.
+    /// Runs `work` on the blocking pool when a slot is free.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -170,7 +167,7 @@ impl ReadLane {
         self.enter().await?.run(work).await
     }
 
-    /// Waits for its turn.
+    /// Waits for a slot.
     pub async fn enter(&self) -> Result<ReadTurn, Failure> {
         if let Ok(permit) = self.at_once.clone().try_acquire_owned() {
             return Ok(ReadTurn { permit });
@@ -181,7 +178,7 @@ impl ReadLane {
     }
 }
 
-/// The right to do one piece of work of a lane.
+/// A slot of a lane, for one piece of work.
 #[derive(Debug)]
 pub(crate) struct ReadTurn {
     permit: OwnedSemaphorePermit,
@@ -194,7 +191,7 @@ impl ReadTurn {
     ) -> Result<T, Failure> {
         let done = tokio::task::spawn_blocking(move || {
             let done = work();
-            // Also if nobody waits for the result any more, the work has been going on until here.
+            // The work holds the slot to its end, even if the caller gave up.
             drop(self.permit);
             done
         });
@@ -203,7 +200,7 @@ impl ReadTurn {
 }
 
 fn failed(error: impl std::fmt::Display) -> Failure {
-    tracing::error!(%error, "work for a request failed");
+    tracing::error!(%error, "cannot run the work of a request");
     Failure::new(ErrorCode::Internal, error.to_string())
 }
 
@@ -215,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_over_a_budget_is_refused_until_something_is_given_back() {
+    fn a_claim_over_the_budget_is_refused_until_a_share_is_returned() {
         let budget = Budget::new("bytes", 100);
         let mut first = budget.claim(60).unwrap();
         let refused = budget.claim(41).unwrap_err();
@@ -230,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn counted_bytes_are_given_back_with_their_last_part() {
+    fn counted_bytes_are_returned_with_their_last_part() {
         let budget = Budget::new("bytes", 10);
         let mut bytes = budget.counted(Bytes::from_static(b"0123456789")).unwrap();
         let head = bytes.split_to(3);
@@ -242,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lane_does_so_much_at_once_and_refuses_what_may_not_even_wait() {
+    async fn a_lane_limits_concurrent_and_waiting_work() {
         let lane = Arc::new(ReadLane::new("reads", 1, 1));
         let (go, gate) = mpsc::channel::<()>();
         let wait = Duration::from_secs(10);

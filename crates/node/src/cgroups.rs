@@ -1,7 +1,7 @@
-//! Sessions' cgroups as the node keeps them: made before a session's keeper starts, removed once the
-//! session is over. The kernel removes none with a process in it, so what is busy is tried again
-//! when a process in it has ended or a child of the node was reaped, with the housekeeping, and by the
-//! next node. A family's first cgroups are busy until its last session ends.
+//! The cgroups of sessions. The node makes them before a session's keeper starts and removes them after
+//! the session has ended. The kernel does not remove a cgroup with a process in it. So the removal of a
+//! busy cgroup is retried when a process in it has ended, when the node has reaped a child, with each
+//! housekeeping, and by the next node. A family's first cgroups are busy until its last session ends.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,10 +20,10 @@ use windlass_procs::twin;
 use windlass_protocol::SessionId;
 use windlass_protocol::policy::Limits;
 
-/// Directories that are remembered to be removed later; the next node finds the others.
+/// Maximum number of busy directories that are remembered. The next node removes further ones.
 const BUSY_MAX: usize = 10_000;
 
-/// Busy directories whose processes are watched at once: each takes a descriptor.
+/// Maximum number of busy directories that are watched at once: each takes a descriptor.
 const WATCHED_MAX: usize = 16;
 
 /// All cgroups of this node's sessions.
@@ -31,11 +31,11 @@ const WATCHED_MAX: usize = 16;
 pub(crate) struct SessionCgroups {
     support: CgroupSupport,
     runtime_dir: PathBuf,
-    /// Those of sessions that are over, with something still in them.
+    /// Cgroups of ended sessions that still contain processes.
     busy: Mutex<BTreeSet<PathBuf>>,
-    /// Told when one more is busy.
-    owed: Notify,
-    /// Names that are not to be swept away.
+    /// Notified when a busy directory is added.
+    busy_added: Notify,
+    /// Names that `sweep` must not remove.
     kept: Mutex<BTreeSet<String>>,
 }
 
@@ -45,7 +45,7 @@ impl SessionCgroups {
             support,
             runtime_dir: runtime_dir.to_owned(),
             busy: Mutex::default(),
-            owed: Notify::new(),
+            busy_added: Notify::new(),
             kept: Mutex::default(),
         }
     }
@@ -54,32 +54,32 @@ impl SessionCgroups {
         &self.support
     }
 
-    /// The directories that a session's processes join; none where the machine allows none.
+    /// Makes the directories that a session's processes join; none if the machine has no usable cgroups.
     pub fn make(&self, session: &SessionId, limits: &Limits) -> io::Result<Vec<PathBuf>> {
         let name = name_of(&self.runtime_dir, session.as_str());
         Cgroups::make(&self.support, &name, limits).map(|made| made.dirs())
     }
 
-    /// Other limits for directories that were made before.
+    /// Sets other limits on existing directories.
     pub fn limit(&self, dirs: &[PathBuf], limits: &Limits) -> io::Result<()> {
         Cgroups::of(dirs).limit(&self.support, limits)
     }
 
-    /// Directories that living sessions are in, under whatever name.
+    /// Protects the directories of live sessions from `sweep`.
     pub fn keep(&self, dirs: &[PathBuf]) {
         let names = dirs.iter().filter_map(|dir| dir.file_name()?.to_str());
         let mut kept = self.kept.lock().expect("no holder of this lock can panic");
         kept.extend(names.map(str::to_owned));
     }
 
-    /// Removes a session's directories, now or when they are empty. May wait for the kernel a
-    /// little, so it is not for the thread that serves turns.
+    /// Removes a session's directories, now or when they are empty. May block for a moment, so it must not
+    /// run on the thread that serves turns.
     pub fn remove(&self, dirs: &[PathBuf]) {
         for dir in dirs {
             match std::fs::remove_dir(dir) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     tracing::debug!(dir = %dir.display(), %error, "a cgroup is removed later");
-                    self.owe(dir);
+                    self.add_busy(dir);
                 }
                 _ => {
                     self.lock().remove(dir);
@@ -88,69 +88,69 @@ impl SessionCgroups {
         }
     }
 
-    /// Removes the directories of a session whose keeper is gone, with the processes that it has left in them.
+    /// Removes the directories of a session whose keeper is gone, and kills the processes in them.
     pub fn remove_lost(&self, dirs: &[PathBuf]) {
-        twin::end_left(dirs);
+        twin::kill_leftovers(dirs);
         self.remove(dirs);
     }
 
-    /// Removes what was made for a session that did not come to be.
+    /// Removes the cgroups of a session that failed to start.
     pub fn remove_of(&self, session: &SessionId) {
         let name = name_of(&self.runtime_dir, session.as_str());
         if let Err(error) = remove_by_name(&self.support, &name) {
-            tracing::warn!(%session, %error, "a cgroup cannot be removed");
+            tracing::warn!(%session, %error, "cannot remove the cgroups of a session that failed to start");
         }
     }
 
-    /// Removes what was made for a twin that did not come to be, with the processes in it: its worker may have come
-    /// there without a keeper.
+    /// Removes the cgroups of a twin that failed to start, and kills the processes in them: its worker may
+    /// have joined without a keeper.
     pub fn end_of(&self, session: &SessionId) {
         let name = name_of(&self.runtime_dir, session.as_str());
         self.remove_lost(&dirs_by_name(&self.support, &name));
     }
 
-    /// Whether some are to be tried again.
-    pub fn owes(&self) -> bool {
+    /// Whether some removals must be retried.
+    pub fn has_busy(&self) -> bool {
         !self.lock().is_empty()
     }
 
-    /// Tries again what was busy.
+    /// Retries the removal of all busy directories.
     pub fn retry(&self) {
-        // They stay owed until they are gone, whoever else looks meanwhile.
+        // A directory stays in the set until it is removed, even if another thread retries meanwhile.
         let busy: Vec<PathBuf> = self.lock().iter().cloned().collect();
         self.remove(&busy);
     }
 
-    /// Removes what is busy when the processes in it have ended. Runs as long as the node.
+    /// Removes busy directories when the processes in them have ended. Runs as long as the node.
     pub async fn tend(self: Arc<Self>) {
         let mut ended = BTreeSet::new();
         loop {
             let watched = self.watched(&ended);
             let ends = watched.into_iter().filter_map(|(pid, handle)| {
-                // The kernel says that it can be read from when the process has ended.
+                // A pidfd becomes readable when the process has ended.
                 let handle = pipe::Receiver::from_owned_fd_unchecked(handle).ok()?;
                 Some(Box::pin(async move { handle.readable().await.map(|_| pid).ok() }))
             });
             let ends: Vec<_> = ends.collect();
             if ends.is_empty() {
-                self.owed.notified().await;
+                self.busy_added.notified().await;
             } else {
                 tokio::select! {
-                    // One that has ended is not watched again, whatever the kernel lists.
+                    // An ended process is not watched again, even if the kernel still lists it.
                     (pid, ..) = select_all(ends) => ended.extend(pid),
-                    () = self.owed.notified() => {}
+                    () = self.busy_added.notified() => {}
                 }
             }
             let cgroups = self.clone();
-            // It fails only with the runtime.
+            // An error means that the runtime shuts down.
             let _ = tokio::task::spawn_blocking(move || cgroups.retry()).await;
-            if !self.owes() {
+            if !self.has_busy() {
                 ended.clear();
             }
         }
     }
 
-    /// A process of each busy directory, with a handle on it.
+    /// One process of each busy directory, with its pidfd.
     fn watched(&self, ended: &BTreeSet<i32>) -> Vec<(i32, OwnedFd)> {
         let busy: Vec<PathBuf> = self.lock().iter().take(WATCHED_MAX).cloned().collect();
         let one = |dir: &PathBuf| {
@@ -163,15 +163,15 @@ impl SessionCgroups {
         busy.iter().filter_map(one).collect()
     }
 
-    /// Remembers a directory that is to be removed later.
-    fn owe(&self, dir: &Path) {
+    /// Remembers a busy directory for a later removal.
+    fn add_busy(&self, dir: &Path) {
         let mut busy = self.lock();
         if busy.len() < BUSY_MAX && busy.insert(dir.to_owned()) {
-            self.owed.notify_one();
+            self.busy_added.notify_one();
         }
     }
 
-    /// Removes what earlier nodes left of sessions that are over.
+    /// Removes the cgroups that earlier nodes left of ended sessions.
     pub fn sweep(&self, lives: impl Fn(&str) -> bool) {
         let prefix = prefix_of(&self.runtime_dir);
         let kept =
@@ -179,9 +179,9 @@ impl SessionCgroups {
         let is_kept = |name: &str| kept.contains(&format!("{prefix}{name}"));
         let busy = sweep(&self.support, &prefix, |name| lives(name) || is_kept(name));
         if !busy.is_empty() {
-            tracing::info!(?busy, "cgroups of sessions that are over have processes in them");
+            tracing::info!(?busy, "cgroups of ended sessions still contain processes");
         }
-        busy.iter().for_each(|dir| self.owe(dir));
+        busy.iter().for_each(|dir| self.add_busy(dir));
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
@@ -194,29 +194,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_busy_is_removed_when_it_is_empty() {
+    fn a_busy_cgroup_is_removed_when_it_is_empty() {
         let parent = tempfile::tempdir().unwrap();
         let controllers = Vec::new();
         let support = CgroupSupport::V2 { parent: parent.path().to_owned(), controllers };
         let cgroups = SessionCgroups::new(support, Path::new("/run/x"));
         let session = SessionId::parse("s").unwrap();
         let dirs = cgroups.make(&session, &Limits::DEFAULT).unwrap();
-        // A directory that is not empty can be removed as little as a cgroup with a process in it.
+        // A file in the directory prevents the removal, as a process in a cgroup does.
         let inside = dirs[0].join("process");
         std::fs::write(&inside, "").unwrap();
         cgroups.remove(&dirs);
-        assert!(cgroups.owes() && dirs[0].exists());
+        assert!(cgroups.has_busy() && dirs[0].exists());
         cgroups.retry();
-        assert!(cgroups.owes());
+        assert!(cgroups.has_busy());
         std::fs::remove_file(inside).unwrap();
         cgroups.retry();
-        assert!(!cgroups.owes() && !dirs[0].exists());
+        assert!(!cgroups.has_busy() && !dirs[0].exists());
         cgroups.remove(&dirs);
-        assert!(!cgroups.owes(), "what is gone is not owed");
+        assert!(!cgroups.has_busy(), "a removed directory is not busy");
     }
 
     #[tokio::test]
-    async fn what_an_earlier_node_left_busy_goes_when_its_last_process_ends() {
+    async fn a_busy_cgroup_of_an_earlier_node_is_removed_when_its_last_process_ends() {
         let parent = tempfile::tempdir().unwrap();
         let support =
             CgroupSupport::V2 { parent: parent.path().to_owned(), controllers: Vec::new() };
@@ -227,18 +227,18 @@ mod tests {
         let inside = dirs[0].join("cgroup.procs");
         std::fs::write(&inside, format!("{}\n", process.id())).unwrap();
         cgroups.sweep(|_| false);
-        assert!(cgroups.owes() && dirs[0].exists());
-        // So that it is the process's end that it waits for.
-        cgroups.owed.notified().await;
+        assert!(cgroups.has_busy() && dirs[0].exists());
+        // Consumes the notification, so that `tend` waits for the process to end.
+        cgroups.busy_added.notified().await;
         let tending = tokio::spawn(cgroups.clone().tend());
         tokio::task::yield_now().await;
-        // The kernel's files go with the directory; these do not.
+        // The kernel removes the files of a cgroup with the directory; here the test must do it.
         std::fs::remove_file(inside).unwrap();
-        assert!(dirs[0].exists(), "nobody looks before the process has ended");
+        assert!(dirs[0].exists(), "the removal is not retried before the process has ended");
         process.kill().unwrap();
         process.wait().unwrap();
         let gone = async {
-            while cgroups.owes() {
+            while cgroups.has_busy() {
                 tokio::task::yield_now().await;
             }
         };

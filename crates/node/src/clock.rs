@@ -1,11 +1,11 @@
-//! The wall clock, for time stamps, and durations in words. Waiting uses monotonic instants, never this.
+//! The wall clock for time stamps, and durations as text. Waiting uses monotonic instants instead.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Names a file with milliseconds to add to the clock, for tests of clocks that jump. The variable is read
-/// once; without it, no file is ever looked at.
+/// Names a file with milliseconds to add to the clock, for tests of clock jumps. The variable is read
+/// once; without it, no file is read.
 const OFFSET_FILE: &str = "WINDLASS_TEST_CLOCK_OFFSET_FILE";
 
 /// Milliseconds since the Unix epoch.
@@ -20,15 +20,15 @@ fn offset_ms() -> i64 {
         LazyLock::new(|| std::env::var_os(OFFSET_FILE).map(PathBuf::from));
     let Some(file) = FILE.as_ref() else { return 0 };
     let text = std::fs::read_to_string(file).unwrap_or_default();
-    // A file that cannot be read moves nothing: it may be on a disk that is full.
+    // A file that cannot be read counts as 0: it may be on a full disk.
     text.trim().parse().unwrap_or_default()
 }
 
-/// A duration for a message: in the largest unit that it is a whole number of.
+/// A duration as text, in the largest unit that gives a whole number.
 pub(crate) fn in_words(duration: Duration) -> String {
     let ms = duration.as_millis();
     let units = [("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)];
-    // Two days are better said so, and one as 24 hours: it is what was asked for.
+    // One day is written as 24 h, because users set it so; several days are written as days.
     let fits = |(name, unit_ms): &(&str, u128)| {
         ms > 0 && ms.is_multiple_of(*unit_ms) && (*name != "d" || ms > *unit_ms)
     };
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_said_in_its_largest_whole_unit() {
+    fn a_duration_is_written_in_its_largest_whole_unit() {
         for (ms, expected) in [
             (0, "0 ms"),
             (1500, "1500 ms"),

@@ -1,16 +1,17 @@
-//! What a node is told when it starts.
+//! The settings of a node, and the paths that follow from them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use windlass_procs::Wanted;
+use windlass_journal::RetentionOptions;
+use windlass_procs::HoldMode;
 use windlass_protocol::SessionId;
 use windlass_protocol::environments::{EnvironmentEntry, EnvironmentsFile};
 
-/// The default idle timeout and deadline: a user who comes back the next morning finds the session, and a forgotten
-/// session ends.
-const A_DAY: Duration = Duration::from_secs(24 * 3600);
+/// The default idle timeout and deadline. A user who comes back the next morning finds the session, and a
+/// forgotten session ends.
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A node's settings; `Config::new` has the defaults.
 #[derive(Debug, Clone)]
@@ -19,46 +20,54 @@ pub struct Config {
     pub runtime_dir: PathBuf,
     /// The journal and worker files.
     pub state_dir: PathBuf,
-    /// The program that is started as `PROGRAM keeper ...`: this one.
+    /// The program that is started as `PROGRAM keeper ...`: this executable.
     pub program: PathBuf,
-    pub hold: Wanted,
-    /// The TCP door; shut when absent.
+    pub hold: HoldMode,
+    /// The TCP door; closed when absent.
     pub listen: Option<Listen>,
-    /// How long keepers stay without a node.
-    pub node_grace: Duration,
-    /// How long a node without sessions stays; forever when absent.
+    /// Idle timeout of a node without sessions; none when absent.
     pub idle_exit: Option<Duration>,
-    /// How long a worker may take to say that it is ready.
-    pub start_timeout: Duration,
-    /// How long a keeper may take to answer a restart.
-    pub keeper_patience: Duration,
-    /// How long an interrupted turn may take to stop, where its session does not say.
-    pub interrupt_grace: Duration,
-    /// How long a session that does not say stays without a client and a turn; for ever when absent.
-    pub session_idle: Option<Duration>,
-    /// How long a turn may run where neither it nor its session says; for ever when absent.
-    pub deadline: Option<Duration>,
-    /// Output bytes the journal keeps for a session that does not say.
-    pub output_quota_bytes: u64,
-    /// How long an ended session is kept: its journal, and its workspace if the node made it.
-    pub keep_ended: Duration,
-    /// What all journals and the workspaces of ended sessions may take together; sessions that ended
-    /// first go first.
-    pub keep_bytes: u64,
-    /// The quickest way by which workers are started.
+    pub keepers: KeeperTimeouts,
+    pub defaults: SessionDefaults,
+    pub retention: RetentionOptions,
+    /// The fastest way in which workers may be started.
     pub start: StartBy,
-    /// For which interpreters workers are kept ready.
+    /// The interpreters for which pooled workers are kept.
     pub environments: EnvironmentsConfig,
 }
 
-/// Ways to start a worker, each of which falls back on those before it.
+/// Time limits of keepers and their workers.
+#[derive(Debug, Clone, Copy)]
+pub struct KeeperTimeouts {
+    /// How long a keeper stays alive without a node.
+    pub node_grace: Duration,
+    /// Maximum time until a new worker reports that it is ready.
+    pub start_timeout: Duration,
+    /// Maximum time until a keeper answers a restart.
+    pub patience: Duration,
+}
+
+/// What holds for a session that names no value of its own.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionDefaults {
+    /// Time that an interrupted turn has to stop.
+    pub interrupt_grace: Duration,
+    /// Idle timeout of a session without a client and a turn; none when absent.
+    pub idle: Option<Duration>,
+    /// Deadline of a turn; none when absent. A turn can override it too.
+    pub deadline: Option<Duration>,
+    /// Output bytes that the journal keeps for a session.
+    pub output_quota_bytes: u64,
+}
+
+/// Ways to start a worker, slowest first. Each falls back to the ones before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StartBy {
-    /// Its program is run.
+    /// Run the worker's program.
     Exec,
-    /// It is forked from an interpreter that has its modules already.
+    /// Fork the worker from a zygote.
     Zygote,
-    /// A few are forked ahead of time.
+    /// Take a pooled worker.
     #[default]
     Pool,
 }
@@ -74,7 +83,7 @@ impl StartBy {
     }
 }
 
-/// What the user's file of environments says, or why it is not used.
+/// The entries of the user's environments file, or why the file is not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvironmentsConfig {
     pub entries: Vec<EnvironmentEntry>,
@@ -83,24 +92,24 @@ pub struct EnvironmentsConfig {
 
 impl Default for EnvironmentsConfig {
     fn default() -> Self {
-        Self { entries: EnvironmentsFile::usual(), error: None }
+        Self { entries: EnvironmentsFile::default_entries(), error: None }
     }
 }
 
-/// Where the TCP door is to be.
+/// Where the TCP door listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listen {
-    /// With port 0, the kernel chooses one.
+    /// With port 0, the kernel chooses a port.
     pub address: SocketAddr,
     pub reach: Reach,
 }
 
-/// From how far clients may come to the TCP door.
+/// From which machines clients may reach the TCP door.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// Only from this machine; any other address is refused.
     ThisMachine,
-    /// From wherever the address can be reached. What is said there can be read on the way.
+    /// From every machine that can reach the address. The traffic is not encrypted.
     Anywhere,
 }
 
@@ -110,18 +119,24 @@ impl Config {
             runtime_dir,
             state_dir,
             program,
-            hold: Wanted::Auto,
+            hold: HoldMode::Auto,
             listen: None,
-            node_grace: Duration::from_secs(60),
             idle_exit: None,
-            start_timeout: Duration::from_secs(30),
-            keeper_patience: Duration::from_secs(40),
-            interrupt_grace: Duration::from_secs(5),
-            session_idle: Some(A_DAY),
-            deadline: Some(A_DAY),
-            output_quota_bytes: 256 * 1024 * 1024,
-            keep_ended: Duration::from_secs(7 * 24 * 3600),
-            keep_bytes: 10 * 1024 * 1024 * 1024,
+            keepers: KeeperTimeouts {
+                node_grace: Duration::from_secs(60),
+                start_timeout: Duration::from_secs(30),
+                patience: Duration::from_secs(40),
+            },
+            defaults: SessionDefaults {
+                interrupt_grace: Duration::from_secs(5),
+                idle: Some(DAY),
+                deadline: Some(DAY),
+                output_quota_bytes: 256 * 1024 * 1024,
+            },
+            retention: RetentionOptions {
+                max_age: 7 * DAY,
+                max_total_bytes: 10 * 1024 * 1024 * 1024,
+            },
             start: StartBy::default(),
             environments: EnvironmentsConfig::default(),
         }
@@ -131,7 +146,7 @@ impl Config {
         self.runtime_dir.join("k")
     }
 
-    /// Where a session works whose client names no directory.
+    /// The workspace of a session whose client names no directory.
     pub(crate) fn workspace_of(&self, session: &SessionId) -> PathBuf {
         self.workspaces_dir().join(session.as_str())
     }
@@ -140,7 +155,7 @@ impl Config {
         self.state_dir.join("workspaces")
     }
 
-    /// Where the journal of a session is.
+    /// The directory of a session's journal.
     pub(crate) fn journal_of(&self, session: &SessionId) -> PathBuf {
         self.journals_dir().join(session.as_str())
     }
@@ -149,59 +164,60 @@ impl Config {
         self.state_dir.join("sessions")
     }
 
-    /// Where worker programs are laid out, those of other releases included.
+    /// Where worker programs are installed, including those of other releases.
     pub(crate) fn programs_dir(&self) -> PathBuf {
         self.state_dir.join("workers")
     }
 
-    /// Where earlier releases made directories for pooled workers. Their sessions may still have them.
-    pub(crate) fn places_dir(&self) -> PathBuf {
+    /// Where earlier releases made directories for pooled workers. Sessions of those releases may still
+    /// use them.
+    pub(crate) fn legacy_pool_dir(&self) -> PathBuf {
         self.state_dir.join("places")
     }
 
-    pub(crate) fn rooms_dir(&self) -> PathBuf {
+    pub(crate) fn families_dir(&self) -> PathBuf {
         self.state_dir.join("families")
     }
 
-    /// Directories in which the node makes what sessions write to.
+    /// The directories of the node in which sessions can write.
     pub(crate) fn written_dirs(&self) -> [PathBuf; 4] {
-        [self.workspaces_dir(), self.places_dir(), self.rooms_dir(), self.tmp_dir()]
+        [self.workspaces_dir(), self.legacy_pool_dir(), self.families_dir(), self.tmp_dir()]
     }
 
-    /// Interpreters that the user has named or has on PATH, by those names.
+    /// Names of the interpreters in the user's environments file and of the usual ones on PATH.
     pub(crate) fn named_interpreters(&self) -> Vec<String> {
-        let usual = EnvironmentsFile::usual();
+        let usual = EnvironmentsFile::default_entries();
         let entries = self.environments.entries.iter().chain(&usual);
         entries.map(|entry| entry.interpreter.clone()).collect()
     }
 
-    /// Where the places of a session's twins are.
-    pub(crate) fn room_of(&self, session: &SessionId) -> PathBuf {
-        self.rooms_dir().join(session.as_str())
+    /// The family directory of a session, which holds the directories of its twins.
+    pub(crate) fn family_dir_of(&self, session: &SessionId) -> PathBuf {
+        self.families_dir().join(session.as_str())
     }
 
-    /// Where a twin's directories are built before they are moved to its family. No session can
-    /// write there.
+    /// Where the directories of a twin are built before they are moved to its family. No session can write
+    /// there.
     pub(crate) fn staging_dir(&self) -> PathBuf {
         self.state_dir.join("staging")
     }
 
-    /// Which placeholders stand in workspaces, a file for each session.
+    /// The records of placeholders in workspaces, one file per session.
     pub(crate) fn placeholders_dir(&self) -> PathBuf {
         self.state_dir.join("placeholders")
     }
 
-    /// Empty directories that wait to become placeholders.
+    /// The stock of empty directories for placeholders.
     pub(crate) fn placeholders_stock(&self) -> PathBuf {
         self.state_dir.join("placeholders-stock")
     }
 
-    /// What opens the TCP door.
+    /// The token of the TCP door.
     pub(crate) fn token_file(&self) -> PathBuf {
         self.state_dir.join("token")
     }
 
-    /// Where keepers pass on connections from inside their sandboxes.
+    /// The socket at which keepers hand over egress connections of their sessions.
     pub(crate) fn egress_socket(&self) -> PathBuf {
         self.runtime_dir.join("egress.sock")
     }

@@ -1,11 +1,11 @@
-//! What the parts of a running node share, grouped by what it is for.
+//! The shared state of a running node, grouped by purpose.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use windlass_client::timers::TimerPool;
-use windlass_journal::{EventLog, IndexHome, Journal};
+use windlass_journal::{EventLog, IndexLocation, Journal};
 use windlass_procs::cgroup::CgroupSupport;
 use windlass_protocol::api::{NodeStatus, StopSessions};
 use windlass_protocol::storage::{IndexStorage, StateStorage};
@@ -21,8 +21,8 @@ use crate::log;
 use crate::metrics::Metrics;
 use crate::pieces::RecentPieces;
 use crate::placeholders::Placeholders;
-use crate::provision::{Parts, Provision};
-use crate::session::Handle;
+use crate::provision::{Provision, ProvisionParts};
+use crate::session::SessionHandle;
 use crate::trust::Trust;
 use crate::workers::Workers;
 use windlass_files::Files;
@@ -37,13 +37,13 @@ pub(crate) struct Context {
     pub metrics: Metrics,
     pub serving: Serving,
     pub host: HostSide,
-    /// Who offers which tools.
+    /// The attached tool hosts.
     pub tools: Hub,
-    /// Which tool calls are open, and made within which others.
+    /// The nesting of open tool calls.
     pub within: OpenWithin,
-    /// Who reads, writes and watches files.
+    /// Limits and locks of file operations.
     pub files: Files,
-    /// What is known of the disk between looks at it.
+    /// State that housekeeping of the disk keeps between rounds.
     pub disk: DiskState,
     pub sessions: Directory,
     /// Set once, when the node is to stop.
@@ -55,7 +55,7 @@ pub(crate) struct Context {
 pub(crate) struct NodeIdentity {
     pub epoch: Epoch,
     pub started_at_ms: u64,
-    /// Where the TCP door really is.
+    /// The address that the TCP door listens at.
     pub tcp: Option<SocketAddr>,
 }
 
@@ -66,21 +66,21 @@ pub(crate) struct Serving {
     pub log: Arc<dyn EventLog>,
     /// What all sessions and clients together may hold.
     pub bounds: Bounds,
-    /// What followers of sessions were sent last.
+    /// A cache of event stream pieces for followers.
     pub pieces: RecentPieces,
     /// For replies that wait.
     pub patience: TimerPool,
 }
 
-/// What the node has of the machine for its sessions.
+/// The processes, cgroups and directories that the node manages for its sessions.
 #[derive(Debug)]
 pub(crate) struct HostSide {
     pub workers: Arc<Workers>,
     pub keepers: Arc<Keepers>,
     pub cgroups: Arc<SessionCgroups>,
-    /// What stands at protected names that are missing.
+    /// Placeholders at protected names that do not exist.
     pub placeholders: Arc<Placeholders>,
-    /// Gets workers for sessions.
+    /// Provides workers for sessions.
     pub provision: Arc<Provision>,
 }
 
@@ -91,7 +91,7 @@ impl HostSide {
         let keepers = Arc::new(Keepers::new(config.clone()));
         let (records, stock) = (config.placeholders_dir(), config.placeholders_stock());
         let placeholders = Arc::new(Placeholders::new(records, stock));
-        let provision = Arc::new(Provision::new(Parts {
+        let provision = Arc::new(Provision::new(ProvisionParts {
             config: config.clone(),
             epoch,
             trust,
@@ -138,24 +138,24 @@ impl Context {
         }
     }
 
-    pub fn admit(&self, handle: Handle) {
+    pub fn admit(&self, handle: SessionHandle) {
         self.metrics.sessions(self.sessions.admit(handle));
     }
 
     pub fn forget(&self, id: &SessionId) {
-        self.host.keepers.starting.forget(id);
+        self.host.keepers.processes.forget(id);
         self.tools.forget(id);
         self.metrics.sessions(self.sessions.remove(id));
     }
 
-    /// A session that lives on without this node is forgotten.
+    /// Forgets a session that was released to the next node.
     pub fn leave(&self, id: &SessionId) {
         self.sessions.note_released();
         self.forget(id);
     }
 
-    /// Whether the node leaves its sessions to the next one. From then on it cannot tell a session
-    /// that it let go of from one that has ended, and says neither.
+    /// Whether the node has begun to release its sessions to the next node. From then on it cannot
+    /// distinguish a released session from an ended one, so it reports neither.
     pub fn let_go(&self) -> bool {
         *self.stop.borrow() == Some(StopSessions::Keep)
     }
@@ -180,9 +180,9 @@ impl Context {
         let space = rustix::fs::statvfs(&self.config.state_dir).ok();
         StateStorage {
             free_bytes: space.map(|space| space.f_bavail.saturating_mul(space.f_frsize)),
-            index: match self.journal.index_home() {
-                IndexHome::File => IndexStorage::File,
-                IndexHome::Memory => IndexStorage::Memory,
+            index: match self.journal.index_location() {
+                IndexLocation::File => IndexStorage::File,
+                IndexLocation::Memory => IndexStorage::Memory,
             },
             log_lines_dropped: log::dropped_lines(),
         }
@@ -216,7 +216,7 @@ impl SessionClaims for Context {
 
     fn are_all_new(&self) -> bool {
         let started_at_ms = self.identity.started_at_ms;
-        let is_new = |handle: &Handle| handle.info().created_at_ms >= started_at_ms;
+        let is_new = |handle: &SessionHandle| handle.info().created_at_ms >= started_at_ms;
         self.sessions.handles().iter().all(is_new)
     }
 }

@@ -13,13 +13,13 @@ use std::time::Instant;
 use tokio::sync::Notify;
 use windlass_protocol::SessionId;
 
-use crate::session::Handle;
+use crate::session::SessionHandle;
 
 /// Who owns a session.
 #[derive(Debug)]
 pub(crate) enum SessionOwner {
     /// This node.
-    Local(Handle),
+    Local(SessionHandle),
     Remote(NodeName),
 }
 
@@ -52,23 +52,23 @@ impl OtherNodes for Alone {
 pub(crate) struct Directory {
     others: Box<dyn OtherNodes>,
     sessions: Mutex<HashMap<SessionId, Slot>>,
-    /// Told when a session that was being made is there, or is not to be.
+    /// Notified when a session was created or its creation failed, and when an id is free again.
     made: Notify,
-    /// Told when the last session goes, or anything is asked.
+    /// Notified when the last session has ended, when an id is free again, and when a tool host detaches.
     pub idle: Notify,
     last_use_ms: AtomicU64,
-    /// A session was left to its keeper, for another node.
+    /// A session was released to its keeper, for another node.
     released: AtomicBool,
     born: Instant,
 }
 
-/// What is known of one id.
+/// The state of one id.
 #[derive(Debug)]
 enum Slot {
-    /// Being made: the id is taken and nobody else learns it yet.
+    /// The session is being created: the id is taken, but the session cannot be found yet.
     Reserved,
-    Live(Handle),
-    /// The session is over, and its files are being removed. No session of this id is made meanwhile.
+    Live(SessionHandle),
+    /// The session has ended and its files are being removed. No session of this id is created meanwhile.
     Clearing,
 }
 
@@ -105,20 +105,20 @@ impl Directory {
     }
 
     /// The session, if it lives in this node.
-    pub fn find(&self, id: &SessionId) -> Option<Handle> {
+    pub fn find(&self, id: &SessionId) -> Option<SessionHandle> {
         match self.lock().get(id) {
             Some(Slot::Live(handle)) => Some(handle.clone()),
             Some(Slot::Reserved | Slot::Clearing) | None => None,
         }
     }
 
-    /// Whether the session lives or is being made. The journal knows it before it lives: what is
-    /// there and not known here has ended.
+    /// Whether the session is live or is being created. The journal has a session before it is live, so a
+    /// session that is in the journal and not known here has ended.
     pub fn knows(&self, id: &SessionId) -> bool {
         matches!(self.lock().get(id), Some(Slot::Reserved | Slot::Live(_)))
     }
 
-    pub fn handles(&self) -> Vec<Handle> {
+    pub fn handles(&self) -> Vec<SessionHandle> {
         let sessions = self.lock();
         let live = sessions.values().filter_map(|slot| match slot {
             Slot::Live(handle) => Some(handle.clone()),
@@ -127,7 +127,7 @@ impl Directory {
         live.collect()
     }
 
-    /// The first rooms of all families.
+    /// The first rooms of all families (`session_dirs` defines a room).
     pub fn rooms(&self) -> Vec<PathBuf> {
         self.handles().into_iter().filter_map(|handle| handle.room).collect()
     }
@@ -136,8 +136,8 @@ impl Directory {
         self.lock().values().filter(|slot| !matches!(slot, Slot::Clearing)).count()
     }
 
-    /// Takes an id, if it is free. One that is being made is waited for: of a session that exists,
-    /// whoever asks next learns where it is.
+    /// Reserves an id. Returns false if a live session has it. If a session of this id is being created or
+    /// removed, waits for the result.
     pub async fn reserve(&self, id: &SessionId) -> bool {
         loop {
             let made = self.made.notified();
@@ -153,15 +153,15 @@ impl Directory {
         }
     }
 
-    /// The session lives; how many there are.
-    pub fn admit(&self, handle: Handle) -> usize {
+    /// Makes the session live. Returns the number of sessions.
+    pub fn admit(&self, handle: SessionHandle) -> usize {
         let mut sessions = self.lock();
         sessions.insert(handle.id.clone(), Slot::Live(handle));
         self.made.notify_waiters();
         sessions.len()
     }
 
-    /// The session is over, or was not made; how many are left.
+    /// Removes a session that has ended or could not be created. Returns the number of remaining sessions.
     pub fn remove(&self, id: &SessionId) -> usize {
         let mut sessions = self.lock();
         sessions.remove(id);
@@ -173,7 +173,7 @@ impl Directory {
         sessions.len()
     }
 
-    /// A session was left to its keeper, for another node.
+    /// Notes that a session was released to its keeper, for another node.
     pub fn note_released(&self) {
         self.released.store(true, Ordering::Relaxed);
     }
@@ -182,7 +182,8 @@ impl Directory {
         self.released.load(Ordering::Relaxed)
     }
 
-    /// Takes an id that nobody has, while what its session left is removed; whoever asks for it waits.
+    /// Claims a free id while the files of its session are removed. A creation of a session with this id
+    /// waits.
     pub fn claim(&self, id: &SessionId) -> bool {
         match self.lock().entry(id.clone()) {
             Entry::Vacant(free) => {
@@ -193,19 +194,19 @@ impl Directory {
         }
     }
 
-    /// Gives a claimed id back.
+    /// Releases a claimed id.
     pub fn unclaim(&self, id: &SessionId) {
         self.lock().remove(id);
         self.made.notify_waiters();
         self.idle.notify_one();
     }
 
-    /// Somebody used the node just now.
+    /// Notes that the node is used now.
     pub fn used(&self) {
         self.last_use_ms.store(self.age_ms(), Ordering::Relaxed);
     }
 
-    /// Milliseconds since somebody used the node.
+    /// Milliseconds since the node was last used.
     pub fn unused_ms(&self) -> u64 {
         self.age_ms().saturating_sub(self.last_use_ms.load(Ordering::Relaxed))
     }

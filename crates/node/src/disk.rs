@@ -1,10 +1,9 @@
-//! What the node keeps on the disk: how much it is ([`survey`]), which of it no session needs
-//! ([`needed`]), and its removal by retention, by a client's wish and when a family ends ([`removal`]).
+//! The node's disk usage: how much it is ([`survey`]), which directories no session needs ([`needed`]),
+//! and their removal ([`removal`]): by retention, on a client's request, and when a family ends.
 //!
-//! Sessions can write in most of these directories. So nothing here goes by a path: all is done by
-//! descriptors beneath the state directory (`windlass_beneath`), and which session something
-//! belongs to is known from names and links that only the node can write. All of it takes long and runs
-//! where waiting hurts nobody.
+//! Sessions can write in most of these directories. So all work is done by descriptors beneath the state
+//! directory (`windlass_beneath`), and a directory's session is known only from names and symlinks that
+//! the node alone can write. The work takes long and runs on the blocking pool.
 
 mod needed;
 mod removal;
@@ -22,7 +21,7 @@ use windlass_journal::{EndedSession, Journal, RetentionOptions};
 use windlass_protocol::SessionId;
 use windlass_protocol::disk::{DiskUse, PruneRequest, Pruned};
 
-use self::needed::Picture;
+use self::needed::DiskSnapshot;
 pub(crate) use self::needed::is_kept_after;
 use self::removal::{Families, PruneMode, Removal};
 use crate::clock::now_ms;
@@ -31,37 +30,37 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::session_dirs;
 
-/// How long one look at everything may take.
+/// Maximum time to measure everything.
 const LOOK_TIME: Duration = Duration::from_secs(60);
 
-/// How long one round of housekeeping may measure workspaces. The next round goes on.
+/// Maximum time that one round of housekeeping measures workspaces. The next round continues.
 const ROUND_TIME: Duration = Duration::from_secs(10);
 
-/// Files and directories that one look counts.
+/// Maximum number of files and directories that one measurement counts.
 const ENTRIES_MAX: u64 = 20_000_000;
 
-/// The sessions that this node knows. A removal asks it which directories are in use, and claims a session's id so
-/// that no session of that id is made while its directories are removed.
+/// The sessions that this node knows. A removal asks which directories are in use. It also claims a
+/// session's id, so that no session of that id is created while its directories are removed.
 pub(crate) trait SessionClaims {
-    /// Whether this node has all live sessions. One that left a session to another node cannot tell it
-    /// from a session that has ended, and removes nothing any more.
+    /// Whether this node has all live sessions. A node that has released a session to another node cannot
+    /// distinguish it from an ended session, so it removes nothing any more.
     fn has_all(&self) -> bool;
-    /// The first rooms of live sessions.
+    /// The first rooms of live sessions (`session_dirs` defines a room).
     fn rooms(&self) -> Vec<PathBuf>;
     /// Whether a live session belongs to the family of that first session.
     fn has_family(&self, first: &SessionId) -> bool;
-    /// Whether the session lives or is being made.
+    /// Whether the session is live or is being created.
     fn knows(&self, id: &SessionId) -> bool;
-    /// Takes an id, unless such a session lives or is being made. Nobody can make one until the id is
-    /// released.
+    /// Claims an id, unless such a session is live or is being created. No session of this id can be
+    /// created until the id is released.
     fn claim(&self, id: &SessionId) -> bool;
     fn release(&self, id: &SessionId);
-    /// Whether every live session was made by this node, and so works with its worker programs.
+    /// Whether this node created every live session, so that all of them use its worker programs.
     fn are_all_new(&self) -> bool;
 }
 
-/// What the node's directories are judged by.
-pub(crate) struct DiskGround<'a> {
+/// What a survey or a removal works with.
+pub(crate) struct DiskScope<'a> {
     pub config: &'a Config,
     pub journal: &'a Journal,
     pub claims: &'a dyn SessionClaims,
@@ -69,12 +68,13 @@ pub(crate) struct DiskGround<'a> {
     pub programs: Vec<PathBuf>,
 }
 
-/// What the node remembers of its disk between rounds.
+/// State that is kept between rounds of housekeeping.
 #[derive(Debug, Default)]
 pub(crate) struct DiskState {
-    /// One look or removal at a time.
+    /// Held by a survey or a removal: one at a time.
     busy: tokio::sync::Mutex<()>,
-    /// The bytes that the workspaces of ended sessions take. They are measured once: no session writes there any more.
+    /// Sizes of the workspaces of ended sessions. Each is measured once, because nobody writes there any
+    /// more.
     sizes: Mutex<HashMap<SessionId, u64>>,
 }
 
@@ -84,70 +84,75 @@ impl DiskState {
     }
 }
 
-/// What is on the disk now.
-pub(crate) async fn look(context: &Arc<Context>) -> Result<DiskUse, Failure> {
-    apart(context, |context| Ok(survey::survey(&ground(context)))).await
+/// Measures the current disk usage.
+pub(crate) async fn usage(context: &Arc<Context>) -> Result<DiskUse, Failure> {
+    exclusive(context, |context| Ok(survey::survey(&scope(context)))).await
 }
 
-/// Removes what a client asks for, or says what that would be.
-pub(crate) async fn prune(context: &Arc<Context>, wanted: PruneRequest) -> Result<Pruned, Failure> {
-    apart(context, move |context| {
-        let act = if wanted.dry_run { PruneMode::Look } else { PruneMode::Remove };
+/// Removes ended sessions as a client requests, or only reports what would be removed.
+pub(crate) async fn prune(
+    context: &Arc<Context>,
+    request: PruneRequest,
+) -> Result<Pruned, Failure> {
+    exclusive(context, move |context| {
+        let mode = if request.dry_run { PruneMode::DryRun } else { PruneMode::Remove };
         let mut limits = retention(context);
         let mut at_ms = now_ms();
-        match wanted.older_than_s {
+        match request.older_than_s {
             Some(seconds) => limits.max_age = limits.max_age.min(Duration::from_secs(seconds)),
-            // Every session has ended long ago then.
+            // At that time every session has ended long ago.
             None => at_ms = u64::MAX,
         }
-        let ground = ground(context);
-        let removed = round(&ground, &context.disk, limits, act, at_ms, LOOK_TIME)?;
+        let scope = scope(context);
+        let removed = round(&scope, &context.disk, limits, mode, at_ms, LOOK_TIME)?;
         Ok(removed.answer())
     })
     .await
 }
 
-/// What each minute brings: what the retention removes, and leftovers.
+/// One round of housekeeping: removes what the retention does not keep, and leftovers.
 pub(crate) async fn keep_house(context: &Arc<Context>) {
-    // A round that still runs does this one's work.
+    // Another round still runs and does the same work.
     let Ok(_busy) = context.disk.busy.try_lock() else { return };
     let context = context.clone();
     let kept = tokio::task::spawn_blocking(move || {
-        let ground = ground(&context);
+        let scope = scope(&context);
         let limits = retention(&context);
-        match round(&ground, &context.disk, limits, PruneMode::Remove, now_ms(), ROUND_TIME) {
+        match round(&scope, &context.disk, limits, PruneMode::Remove, now_ms(), ROUND_TIME) {
             Ok(removed) => removed.log(),
-            Err(failure) => tracing::warn!(error = failure.message, "old sessions stay"),
+            Err(failure) => {
+                tracing::warn!(error = failure.message, "cannot remove old sessions");
+            }
         }
     });
-    // It fails only with the runtime.
+    // An error means that the runtime shuts down.
     let _ = kept.await;
 }
 
-/// A session has ended: removes what its family's directory has for nobody any more. `room` is the
-/// session's first.
-pub(crate) fn settle(context: &Context, room: &Path) {
+/// Removes what nobody needs any more in the family directory of a session that has ended. `room` is the
+/// session's first room.
+pub(crate) fn clean_family(context: &Context, room: &Path) {
     let Some((root, _)) = session_dirs::root_of(&context.config, room) else { return };
-    // Most sessions were never forked, and their room is gone by now.
-    let family = if root.starts_with(context.config.places_dir()) { room } else { &root };
+    // Most sessions were never forked, so their room is removed already.
+    let family = if root.starts_with(context.config.legacy_pool_dir()) { room } else { &root };
     if !session_dirs::is_there(&context.config, family) {
         return;
     }
     let mut removal = Removal::new(PruneMode::Remove, LOOK_TIME);
-    let ground = ground(context);
-    if let Some(picture) = Picture::take(&ground, &[]) {
-        removal.families(&ground, &picture, Families::In(&root));
+    let scope = scope(context);
+    if let Some(snapshot) = DiskSnapshot::take(&scope, &[]) {
+        removal.families(&scope, &snapshot, Families::In(&root));
     }
     removal.log();
 }
 
 fn retention(context: &Context) -> RetentionOptions {
     let config = &context.config;
-    RetentionOptions { max_age: config.keep_ended, max_total_bytes: config.keep_bytes }
+    config.retention
 }
 
-fn ground(context: &Context) -> DiskGround<'_> {
-    DiskGround {
+fn scope(context: &Context) -> DiskScope<'_> {
+    DiskScope {
         config: &context.config,
         journal: &context.journal,
         claims: context,
@@ -155,26 +160,27 @@ fn ground(context: &Context) -> DiskGround<'_> {
     }
 }
 
-/// One removal: ended sessions that are due, and everything that no session needs.
+/// One round of removal: ended sessions that the retention does not keep, and everything that no session
+/// needs.
 fn round(
-    ground: &DiskGround<'_>,
+    scope: &DiskScope<'_>,
     state: &DiskState,
     limits: RetentionOptions,
-    act: PruneMode,
+    mode: PruneMode,
     now_ms: u64,
     time: Duration,
 ) -> Result<Removal, Failure> {
-    let mut removal = Removal::new(act, time);
-    let (ended, total) = sized(ground, state, time)?;
-    let due = windlass_journal::due(&ended, total, limits, now_ms);
-    let Some(picture) = Picture::take(ground, &due) else { return Ok(removal) };
-    // Families first: what a twin's end has left goes also where its journal stays.
-    removal.families(ground, &picture, Families::All);
+    let mut removal = Removal::new(mode, time);
+    let (ended, total) = sized(scope, state, time)?;
+    let due = windlass_journal::sessions_to_remove(&ended, total, limits, now_ms);
+    let Some(snapshot) = DiskSnapshot::take(scope, &due) else { return Ok(removal) };
+    // Families first: the copy of an ended twin is removed even if the twin's journal stays.
+    removal.families(scope, &snapshot, Families::All);
     for id in &due {
-        removal.session(ground, &picture, id);
+        removal.session(scope, &snapshot, id);
     }
-    removal.leftovers(ground, &picture);
-    if act == PruneMode::Remove {
+    removal.leftovers(scope, &snapshot);
+    if mode == PruneMode::Remove {
         let mut sizes = state.sizes();
         for id in &due {
             sizes.remove(id);
@@ -183,14 +189,14 @@ fn round(
     Ok(removal)
 }
 
-/// The ended sessions with what their journals and workspaces take, and what counts in all.
+/// The ended sessions with the size of their journals and workspaces, and the total size.
 fn sized(
-    ground: &DiskGround<'_>,
+    scope: &DiskScope<'_>,
     state: &DiskState,
     time: Duration,
 ) -> Result<(Vec<EndedSession>, u64), Failure> {
-    let (mut ended, mut total) = ground.journal.ended().map_err(|error| {
-        let message = format!("the ended sessions cannot be listed: {error}");
+    let (mut ended, mut total) = scope.journal.ended().map_err(|error| {
+        let message = format!("cannot list the ended sessions: {error}");
         Failure::new(windlass_protocol::ErrorCode::Internal, message)
     })?;
     let until = Instant::now() + time;
@@ -199,11 +205,11 @@ fn sized(
     for session in &mut ended {
         let bytes = match sizes.remove(&session.id) {
             Some(bytes) => bytes,
-            // The next round measures it.
+            // The next round measures the workspace.
             None if Instant::now() >= until => continue,
             None => {
                 let mut meter = TreeMeter::new(until, ENTRIES_MAX, LinkedFiles::AtFirstName);
-                needed::workspace_bytes(ground, &session.id, &mut meter)
+                needed::workspace_bytes(scope, &session.id, &mut meter)
             }
         };
         found.insert(session.id.clone(), bytes);
@@ -214,8 +220,8 @@ fn sized(
     Ok((ended, total))
 }
 
-/// Does something long with the disk, alone and where waiting hurts nobody.
-async fn apart<T: Send + 'static>(
+/// Runs `work` on the blocking pool, exclusive of other work on the disk.
+async fn exclusive<T: Send + 'static>(
     context: &Arc<Context>,
     work: impl FnOnce(&Context) -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
@@ -223,7 +229,7 @@ async fn apart<T: Send + 'static>(
     let context = context.clone();
     let done = tokio::task::spawn_blocking(move || work(&context)).await;
     done.unwrap_or_else(|error| {
-        let message = format!("looking at the disk ended early: {error}");
+        let message = format!("the work on the disk ended early: {error}");
         Err(Failure::new(windlass_protocol::ErrorCode::Internal, message))
     })
 }

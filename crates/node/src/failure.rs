@@ -1,5 +1,5 @@
-//! What a client is told when something fails: a stable code, a message, a remedy. What only an
-//! operator needs goes to the log where the failure is made.
+//! Failures as clients see them: a stable code, a message and a remedy. Details for the operator go to
+//! the log where the failure is created.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -10,7 +10,7 @@ use windlass_protocol::api::ApiError;
 use windlass_protocol::{ErrorCode, SessionId};
 use windlass_tools::HostRefused;
 
-/// A failure on its way to a client.
+/// A failure that is reported to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub code: ErrorCode,
@@ -28,8 +28,8 @@ impl Failure {
         Self { code, message: message.into() }
     }
 
-    /// `what` failed, for a reason that a client can wait out or a user can mend, if `error` is such a
-    /// one: the machine has no descriptors, processes, memory or room on a disk left.
+    /// The failure of `what`, if `error` means that the machine lacks descriptors, processes, memory or
+    /// disk space. A client can retry such a failure, or a user can fix it.
     pub fn of_machine(what: impl Display, error: &(dyn Error + 'static)) -> Option<Self> {
         let (code, why) = match errno_of(error)? {
             Errno::MFILE => (ErrorCode::Overloaded, NO_DESCRIPTORS),
@@ -40,11 +40,11 @@ impl Failure {
             Errno::DQUOT => (ErrorCode::DiskFull, "the user's disk quota is used up"),
             _ => return None,
         };
-        tracing::warn!(%what, %error, "the machine cannot");
+        tracing::warn!(%what, %error, "the machine lacks a resource");
         Some(Self::new(code, format!("{what}: {why}")))
     }
 
-    /// `what` failed: because of the machine, or in a way that nobody expects.
+    /// The failure of `what`: a lack of resources, or an internal error.
     pub fn while_making(what: impl Display, error: &(dyn Error + 'static)) -> Self {
         Self::of_machine(&what, error).unwrap_or_else(|| {
             tracing::error!(%what, %error, "a request failed");
@@ -52,14 +52,14 @@ impl Failure {
         })
     }
 
-    /// Something that nobody expects.
+    /// An unexpected failure.
     pub fn internal(message: &str) -> Self {
         tracing::error!(message);
         Self::new(ErrorCode::Internal, message)
     }
 
-    /// A session could not be made since its keeper could not be reached. One that is gone again was killed, or
-    /// the machine was short of something: the same request may well succeed.
+    /// The failure of a session whose keeper cannot be reached. A keeper that has ended was killed, or the
+    /// machine lacked a resource, so the client may retry.
     pub fn of_keeper(session: &SessionId, error: &io::Error) -> Self {
         use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound};
         let what = format!("the keeper of session {session}");
@@ -133,7 +133,7 @@ const NO_FILES: &str = "the machine has no open files left; raise the sysctl fs.
 const NO_PROCESSES: &str = "the machine starts no more processes for this user; end some, or raise \
     `ulimit -u`, TasksMax or kernel.pid_max";
 
-/// The kernel's reason, wherever it is in the chain of causes.
+/// The first errno in the chain of causes.
 fn errno_of(error: &(dyn Error + 'static)) -> Option<Errno> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -153,7 +153,7 @@ const FILE_CONFLICT: &str = "get the file again, put the change on top of what i
 const PATH_REFUSED: &str = "name a plain file by its path in the workspace: without `..`, not \
     through a link that leads out, not hidden by the policy";
 
-/// What a person can do about each failure.
+/// What a user can do about each failure.
 pub fn remedy(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::BadRequest => "correct the request; GET /v1/openapi.json describes it",
@@ -245,7 +245,7 @@ mod tests {
     struct Wrapped(#[source] io::Error);
 
     #[test]
-    fn what_the_machine_lacks_is_named_however_deep_it_is_wrapped() {
+    fn a_lack_of_resources_is_found_however_deep_it_is_wrapped() {
         for (errno, code) in [
             (Errno::MFILE, Some(ErrorCode::Overloaded)),
             (Errno::NFILE, Some(ErrorCode::Overloaded)),

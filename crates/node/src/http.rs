@@ -1,7 +1,8 @@
-//! The HTTP door: `/v1` on a unix socket, and on TCP for whoever has the token. Turns requests into questions to sessions and the
-//! journal, and their answers into JSON. It decides nothing itself.
+//! The HTTP door: `/v1` on a unix socket, and on TCP for clients with the token. Translates requests into
+//! messages to sessions and reads of the journal, and their results into JSON. Decides nothing itself.
 
 mod body;
+mod connection_slots;
 mod egress;
 mod events;
 mod files;
@@ -9,7 +10,6 @@ mod intake;
 mod node;
 pub mod openapi;
 mod output;
-mod places;
 mod reply;
 mod server;
 mod sessions;

@@ -1,8 +1,7 @@
-//! One node per runtime directory: the lock, and the socket that goes with it.
+//! Ensures that a runtime directory has one node: the lock, and the sockets that belong to it.
 //!
-//! The lock is the kernel's (`flock`), so a dead node's is free at once and a live one's is
-//! respected. A socket left by a dead node is removed only by the holder of the lock, and only
-//! after a connection to it was refused.
+//! The lock is a kernel lock (`flock`), so the kernel releases it when the node dies. Only the holder of
+//! the lock removes a socket that a dead node left, and only after a connection to it was refused.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -16,33 +15,33 @@ use rustix::process::{Pid, test_kill_process};
 
 use crate::config::Config;
 
-/// A program that a node was just starting when it was killed has the node's lock until it runs: how
-/// long it is waited for, and how often it is looked.
-const LEFT_WAIT: Duration = Duration::from_secs(2);
-const LEFT_ROUND: Duration = Duration::from_millis(5);
+/// A child that a killed node had just forked inherits the lock until it executes its program. So the
+/// next node retries for this long, at this interval.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+const LOCK_RETRY: Duration = Duration::from_millis(5);
 
-/// Why this node cannot be the one.
+/// Why this node cannot claim the runtime directory.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
     #[error("another node holds {0}")]
     Locked(PathBuf),
-    #[error("somebody else listens at {0}, without holding the lock")]
+    #[error("somebody else listens at {0} without holding the lock; stop that process")]
     SocketInUse(PathBuf),
-    #[error("{0} belongs to another user, or others may write to it")]
+    #[error("{0} belongs to another user, or other users can write to it")]
     NotPrivate(PathBuf),
     #[error("cannot {act} {path}: {cause}")]
     Io { act: &'static str, path: PathBuf, cause: io::Error },
 }
 
-/// The claim on a runtime directory, held as long as this lives.
+/// The claim on a runtime directory. The lock is held while this value lives.
 #[derive(Debug)]
-pub struct Claim {
+pub struct RuntimeDirClaim {
     _lock: File,
     sockets: Vec<PathBuf>,
 }
 
-impl Claim {
-    /// Takes the directory, or says who has it. The listener is bound and private to the user.
+impl RuntimeDirClaim {
+    /// Claims the runtime directory. The returned listener is bound and private to the user.
     pub fn take(config: &Config) -> Result<(Self, UnixListener), ClaimError> {
         for dir in [&config.runtime_dir, &config.state_dir, &config.keepers_dir()] {
             private_dir(dir)?;
@@ -53,14 +52,14 @@ impl Claim {
         Ok((Self { _lock: lock, sockets: vec![socket] }, listener))
     }
 
-    /// Listens at one more socket, which goes with the first.
+    /// Listens at one more socket, which `release` removes too.
     pub fn listen(&mut self, socket: PathBuf) -> Result<UnixListener, ClaimError> {
         let listener = listen(&socket)?;
         self.sockets.push(socket);
         Ok(listener)
     }
 
-    /// Removes the sockets: new clients start the next node. The lock goes with the process.
+    /// Removes the sockets, so that new clients start the next node. The lock ends with the process.
     pub fn release(self) {
         for socket in &self.sockets {
             let _ = std::fs::remove_file(socket);
@@ -98,25 +97,25 @@ fn lock(path: &Path) -> Result<File, ClaimError> {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => break,
             Err(rustix::io::Errno::WOULDBLOCK)
-                if began.elapsed() < LEFT_WAIT && holder_is_gone(&mut file) =>
+                if began.elapsed() < LOCK_WAIT && holder_is_gone(&mut file) =>
             {
-                std::thread::sleep(LEFT_ROUND);
+                std::thread::sleep(LOCK_RETRY);
             }
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(ClaimError::Locked(path.to_owned())),
             Err(errno) => return Err(failed("lock", errno.into())),
         }
     }
-    // For people who look; the lock itself is what counts.
+    // The pid is for people and for `holder_is_gone`; only the lock decides.
     file.rewind().and_then(|()| file.set_len(0)).map_err(|cause| failed("write", cause))?;
     writeln!(file, "{}", std::process::id()).map_err(|cause| failed("write", cause))?;
     Ok(file)
 }
 
-/// Whether the one who wrote itself down as the holder has ended.
+/// Whether the process whose pid is in the lock file has ended.
 fn holder_is_gone(file: &mut File) -> bool {
-    let mut said = String::new();
-    let read = file.rewind().and_then(|()| file.read_to_string(&mut said));
-    let holder = read.ok().and_then(|_| Pid::from_raw(said.trim().parse().ok()?));
+    let mut text = String::new();
+    let read = file.rewind().and_then(|()| file.read_to_string(&mut text));
+    let holder = read.ok().and_then(|_| Pid::from_raw(text.trim().parse().ok()?));
     holder.is_some_and(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
 }
 

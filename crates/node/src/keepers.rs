@@ -1,9 +1,9 @@
-//! Keeper processes as the node sees them: starting one, reaping those that ended, ending one that
-//! does not answer. What goes over their link is elsewhere.
+//! Keeper processes as the node sees them: start a keeper, reap ended keepers, kill a keeper that does
+//! not answer. The link to a keeper is in `session::keeper_link`.
 //!
-//! The nursery forks keepers. Without a nursery, the node runs each as a program.
+//! The nursery forks keepers. Without a nursery, the node runs each keeper as a program.
 
-mod starting;
+mod processes;
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -20,20 +20,20 @@ use windlass_client::stream::LeanStream;
 use windlass_protocol::SessionId;
 
 use crate::config::Config;
-use crate::nursery::{Nursery, NurseryError, open_log};
+use crate::nursery::{NurseryClient, NurseryClientError, open_log};
 
-pub(crate) use starting::Starting;
+pub(crate) use processes::KeeperProcesses;
 
-/// The longest path a unix socket can have.
+/// Maximum length of the path of a unix socket.
 const SOCKET_PATH_MAX: usize = 107;
 
-/// What a session's keeper calls itself.
+/// The process name that a session's keeper gives itself.
 const KEEPER_NAME: &str = "windlass-keeper";
 
 /// Why a keeper cannot be started.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StartError {
-    #[error("the socket path {0} is longer than {SOCKET_PATH_MAX} bytes: use a shorter id")]
+pub(crate) enum KeeperStartError {
+    #[error("the socket path {0} is longer than {SOCKET_PATH_MAX} bytes: use a shorter session id")]
     PathTooLong(PathBuf),
     #[error("cannot listen at {path}: {cause}")]
     Listen {
@@ -53,36 +53,37 @@ pub(crate) enum StartError {
 #[derive(Debug)]
 pub(crate) struct Keepers {
     config: Arc<Config>,
-    /// Which processes keepers were started as.
-    pub starting: Arc<Starting>,
-    /// What keepers are forked from.
-    pub nursery: Nursery,
+    /// The first process of each keeper.
+    pub processes: Arc<KeeperProcesses>,
+    /// Forks keepers and zygotes.
+    pub nursery: NurseryClient,
 }
 
 pub(crate) fn socket_path(config: &Config, session: &SessionId) -> PathBuf {
     config.keepers_dir().join(format!("{session}.sock"))
 }
 
-/// Where keepers say what they cannot say over their link.
+/// The log file of keepers, zygotes and the nursery.
 pub(crate) fn log_path(config: &Config) -> PathBuf {
     config.state_dir.join("keepers.log")
 }
 
 impl Keepers {
     pub fn new(config: Arc<Config>) -> Self {
-        let starting = Arc::new(Starting::default());
-        let nursery = Nursery::new(config.program.clone(), log_path(&config), starting.clone());
-        Self { config, starting, nursery }
+        let processes = Arc::new(KeeperProcesses::default());
+        let nursery =
+            NurseryClient::new(config.program.clone(), log_path(&config), processes.clone());
+        Self { config, processes, nursery }
     }
 
-    /// Where the keeper of a session listens.
+    /// The socket of a session's keeper.
     pub fn socket_of(&self, session: &SessionId) -> PathBuf {
         socket_path(&self.config, session)
     }
 
-    /// Starts a keeper that listens at the session's socket. The socket is there when this returns, so
-    /// that connecting to it needs no waiting; the keeper's own start goes on meanwhile.
-    pub fn start(&self, session: &SessionId) -> Result<PathBuf, StartError> {
+    /// Starts a keeper that listens at the session's socket. The socket exists when this returns, so a
+    /// client can connect while the keeper is still starting.
+    pub fn start(&self, session: &SessionId) -> Result<PathBuf, KeeperStartError> {
         let path = self.socket_of(session);
         check_path(&path)?;
         let listener = listen(&path)?;
@@ -91,35 +92,35 @@ impl Keepers {
         };
         match self.nursery.keeper(listener.as_fd(), log.as_fd(), self.config.hold) {
             Ok(first) => {
-                self.starting.adopt(session, first);
+                self.processes.adopt(session, first);
                 Ok(path)
             }
             Err(error) => {
-                tracing::warn!(%session, %error, "the keeper is started without the nursery");
-                // A keeper that was forked after all must not be the one that is connected to. It
-                // leaves the new socket alone, and goes since no node speaks to it.
+                tracing::warn!(%session, %error, "starting the keeper without the nursery");
+                // The lost nursery may have forked a keeper after all. That keeper must not get the
+                // connection, so the node binds a new socket. The keeper ends because no node connects.
                 let listener = match error {
-                    NurseryError::Lost(_) => listen(&path)?,
-                    NurseryError::Absent(_) | NurseryError::Refused(_) => listener,
+                    NurseryClientError::Lost(_) => listen(&path)?,
+                    NurseryClientError::Absent(_) | NurseryClientError::Refused(_) => listener,
                 };
                 self.start_program(session, path, listener, Stdio::from(log))
             }
         }
     }
 
-    /// The file for what keepers and zygotes cannot say over their sockets.
+    /// Opens the log file of keepers and zygotes.
     pub fn log(&self) -> io::Result<File> {
         open_log(&log_path(&self.config))
     }
 
-    /// Starts the keeper as a program of its own.
+    /// Starts the keeper as a program.
     fn start_program(
         &self,
         session: &SessionId,
         path: PathBuf,
         listener: UnixListener,
         log: Stdio,
-    ) -> Result<PathBuf, StartError> {
+    ) -> Result<PathBuf, KeeperStartError> {
         let config = &self.config;
         let mut command = Command::new(&config.program);
         command
@@ -130,48 +131,51 @@ impl Keepers {
             .stdin(OwnedFd::from(listener))
             .stdout(Stdio::null())
             .stderr(log);
-        match self.starting.spawn(session, &mut command) {
+        match self.processes.spawn(session, &mut command) {
             Ok(()) => Ok(path),
             Err(cause) => {
                 remove_socket(&path);
-                Err(StartError::Spawn { program: config.program.clone(), cause })
+                Err(KeeperStartError::Spawn { program: config.program.clone(), cause })
             }
         }
     }
 
-    /// Ends a keeper that has not answered, and removes its socket. May wait a little for the process
-    /// to be gone.
+    /// Kills a keeper that has not answered, and removes its socket. May block for a moment until the
+    /// process is gone.
     pub fn end_unanswered(&self, session: &SessionId, socket: &Path) {
-        self.starting.end(session);
+        self.processes.end(session);
         remove_socket(socket);
     }
 
-    /// Makes keepers our children again when their first process exits, and reaps each that ends;
-    /// `reaped` follows. Runs as long as the node.
+    /// Makes the node a subreaper, so that keepers become its children when their first process exits, and
+    /// reaps ended children. Calls `reaped` after each round. Runs as long as the node.
     pub async fn reap(self: Arc<Self>, reaped: impl Fn()) -> io::Result<()> {
         rustix::process::set_child_subreaper(Pid::from_raw(1))?;
         let mut ended = signal(SignalKind::child())?;
         loop {
-            self.starting.reap();
+            self.processes.reap();
             reaped();
             tokio::select! {
                 more = ended.recv() => if more.is_none() {
                     return Ok(());
                 },
-                () = self.starting.started() => {}
+                () = self.processes.started() => {}
             }
         }
     }
 }
-fn listen(path: &Path) -> Result<UnixListener, StartError> {
-    // A file here belongs to a session of this id that is over: ids are unique in the journal.
+
+fn listen(path: &Path) -> Result<UnixListener, KeeperStartError> {
+    // An existing socket belongs to an ended session of this id, because ids are unique in the journal.
     remove_socket(path);
-    UnixListener::bind(path).map_err(|cause| StartError::Listen { path: path.to_owned(), cause })
+    UnixListener::bind(path)
+        .map_err(|cause| KeeperStartError::Listen { path: path.to_owned(), cause })
 }
-/// Whether a socket can be bound at a path.
-pub(crate) fn check_path(path: &Path) -> Result<(), StartError> {
+
+/// Checks that a path is short enough for a socket.
+pub(crate) fn check_path(path: &Path) -> Result<(), KeeperStartError> {
     match path.as_os_str().len() > SOCKET_PATH_MAX {
-        true => Err(StartError::PathTooLong(path.to_owned())),
+        true => Err(KeeperStartError::PathTooLong(path.to_owned())),
         false => Ok(()),
     }
 }
@@ -184,9 +188,9 @@ pub(crate) fn remove_socket(path: &Path) {
     }
 }
 
-/// Ends keepers of twins that no session in the journal has, and removes all sockets of no session: an earlier
-/// node died after a twin's keeper was there and before the twin was recorded, or while workers waited. Keepers
-/// of waiting workers end by themselves with their node.
+/// Kills the keepers of twins that are not in the journal, and removes sockets without a session. They exist
+/// if an earlier node died between the start of a twin's keeper and the record of the twin, or while it had
+/// pooled workers. The keepers of pooled workers end by themselves when their node ends.
 pub(crate) fn end_unknown(config: &Config, known: &[SessionId]) {
     let Ok(sockets) = std::fs::read_dir(config.keepers_dir()) else { return };
     let known: HashSet<PathBuf> = known.iter().map(|id| socket_path(config, id)).collect();
@@ -197,8 +201,9 @@ pub(crate) fn end_unknown(config: &Config, known: &[SessionId]) {
     }
 }
 
-/// Ends the keeper of a twin that listens at a path, if one does, and removes its socket. The kernel names the
-/// process that made a socket: of a twin's, that is its keeper; of any other, a node, which is not ended.
+/// Kills the keeper of a twin that listens at a path, if there is one, and removes the socket. The kernel
+/// names the process that made a socket. A twin's socket was made by its keeper. Every other socket was
+/// made by a node, which is not killed.
 pub(crate) fn end_at(path: &Path) {
     let maker = LeanStream::connect(path).ok().and_then(|line| line.peer_pid());
     if let Some(maker) = maker
@@ -211,13 +216,13 @@ pub(crate) fn end_at(path: &Path) {
     remove_socket(path);
 }
 
-/// Whether a process has the name that keepers of sessions give themselves.
+/// Whether a process has the name of a session's keeper.
 fn is_keeper(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/comm"))
         .is_ok_and(|name| name.trim_end() == KEEPER_NAME)
 }
 
-/// SIGKILL to a keeper whose link is still open, so that its pid is surely its own.
+/// Sends SIGKILL to a keeper whose link is still open, so its pid cannot belong to another process.
 pub(crate) fn end(pid: u32) {
     let sent = Pid::from_raw(pid.cast_signed())
         .ok_or(rustix::io::Errno::SRCH)

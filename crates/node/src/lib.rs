@@ -1,8 +1,8 @@
-//! The node: performs what the lifecycle decides, keeps the journal, and serves the HTTP door. May
-//! be killed or replaced at any moment; what must not be lost is in the journal or with a keeper.
+//! The node performs what the lifecycle decides, writes the journal and serves the HTTP door. It may be
+//! killed or replaced at any moment: everything that must survive is in the journal or with a keeper.
 //!
-//! One thread serves everything. Each session has one owner task (`session::actor`), each
-//! connection one task (`http::server`); what touches the disk for long goes to other threads.
+//! One thread serves everything. Each session has one owner task (`session::actor`), and each
+//! connection has one task (`http::server`). Long disk work runs on other threads.
 
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
@@ -30,10 +30,10 @@ mod session_dirs;
 mod trust;
 mod workers;
 
-/// What a door that is written elsewhere is made of.
+/// Other crates build their doors from this type.
 pub use axum::Router;
 pub use config::{Config, EnvironmentsConfig, Listen, Reach, StartBy};
 pub use instance::ClaimError;
 pub use run::{RunError, run};
-/// For commands that look at a machine without a node.
-pub use windlass_procs::Wanted;
+/// For commands that inspect a machine without a node.
+pub use windlass_procs::HoldMode;

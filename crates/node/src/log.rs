@@ -1,5 +1,5 @@
-//! The node's log lines. A line that cannot be written is dropped and counted: a full disk, or a reader
-//! that is gone, must not end the node. Owns the count of dropped lines; never decides what is logged.
+//! Writes the node's log lines. A line that cannot be written is dropped and counted, because a full disk
+//! or a closed pipe must not end the node. Owns the count of dropped lines; never decides what is logged.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,14 +9,14 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Lines that could not be written since this node started.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// Lines that were dropped and that the log does not mention yet.
-static UNTOLD: AtomicU64 = AtomicU64::new(0);
+/// Dropped lines that the log does not mention yet.
+static UNREPORTED: AtomicU64 = AtomicU64::new(0);
 
 /// Writes log lines to standard error.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StandardError;
 
-/// One line of the log, which is written with one system call.
+/// One line of the log, written with one system call.
 #[derive(Debug)]
 pub struct LogLine<W>(W);
 
@@ -50,14 +50,14 @@ impl Write for RawStandardError {
 impl<W: Write> Write for LogLine<W> {
     /// Never fails: the subscriber would report the failure on standard error, and panic there.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let untold = UNTOLD.swap(0, Ordering::Relaxed);
-        let gap = match untold {
+        let unreported = UNREPORTED.swap(0, Ordering::Relaxed);
+        let gap = match unreported {
             0 => Ok(()),
             count => writeln!(self.0, "{count} log lines were dropped: they could not be written"),
         };
         if gap.and_then(|()| self.0.write_all(line)).is_err() {
             DROPPED.fetch_add(1, Ordering::Relaxed);
-            UNTOLD.fetch_add(untold + 1, Ordering::Relaxed);
+            UNREPORTED.fetch_add(unreported + 1, Ordering::Relaxed);
         }
         Ok(line.len())
     }
@@ -71,13 +71,13 @@ impl<W: Write> Write for LogLine<W> {
 mod tests {
     use super::*;
 
-    /// A file that has room or has none.
-    struct File<'a> {
+    /// A file on a disk that may be full.
+    struct FakeFile<'a> {
         has_room: bool,
         text: &'a mut Vec<u8>,
     }
 
-    impl Write for File<'_> {
+    impl Write for FakeFile<'_> {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             match self.has_room {
                 true => self.text.write(bytes),
@@ -91,15 +91,15 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_find_no_room_are_counted_and_named_when_there_is_room() {
+    fn dropped_lines_are_counted_and_reported_when_there_is_space_again() {
         let mut text = Vec::new();
         let before = dropped_lines();
         for (has_room, line) in [(true, "one\n"), (false, "two\n"), (false, "three\n")] {
-            let written = LogLine(File { has_room, text: &mut text }).write(line.as_bytes());
+            let written = LogLine(FakeFile { has_room, text: &mut text }).write(line.as_bytes());
             assert_eq!(written.unwrap(), line.len(), "{line:?}");
         }
         assert_eq!(dropped_lines() - before, 2);
-        LogLine(File { has_room: true, text: &mut text }).write_all(b"four\n").unwrap();
+        LogLine(FakeFile { has_room: true, text: &mut text }).write_all(b"four\n").unwrap();
         let expected = "one\n2 log lines were dropped: they could not be written\nfour\n";
         assert_eq!(String::from_utf8(text).unwrap(), expected);
     }

@@ -1,4 +1,4 @@
-//! The node's figures, in Prometheus' text format. Recording one is an atomic add.
+//! The node's metrics, in the text format of Prometheus. Recording a value is an atomic add.
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
@@ -6,10 +6,10 @@ use windlass_protocol::{ErrorCode, Outcome};
 
 const SOURCE: Metadata<'static> = Metadata::new("windlass", metrics::Level::INFO, Some("windlass"));
 
-/// Turn lengths are counted in these steps, in seconds.
+/// Buckets of the histogram of turn durations, in seconds.
 const TURN_SECONDS: [f64; 9] = [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0];
 
-/// Handles to every figure, looked up once.
+/// Handles to every metric, looked up once.
 pub(crate) struct Metrics {
     handle: PrometheusHandle,
     sessions: Gauge,
@@ -81,24 +81,24 @@ impl Metrics {
         self.requests.increment(1);
     }
 
-    /// A host tool call ended; with a code, it failed.
+    /// Counts an ended host tool call; it failed if there is a code.
     pub fn tool_call(&self, code: Option<ErrorCode>) {
         self.tool_calls[usize::from(code.is_some())].increment(1);
     }
 
-    /// An answer came that nobody waited for.
+    /// Counts a result of a tool call that has ended already.
     pub fn late_tool_result(&self) {
         self.late_tool_results.increment(1);
     }
 
-    /// Everything, as Prometheus reads it. Also settles what the histogram has collected.
+    /// All metrics as text for Prometheus. Also merges the histogram's samples.
     pub fn render(&self) -> String {
         self.handle.run_upkeep();
         self.handle.render()
     }
 
-    /// Folds collected samples together, so that they do not pile up where nobody scrapes.
-    pub fn settle(&self) {
+    /// Merges collected samples, so that they do not pile up if nobody scrapes.
+    pub fn upkeep(&self) {
         self.handle.run_upkeep();
     }
 }
@@ -111,7 +111,7 @@ fn describe(recorder: &PrometheusRecorder) {
         ("windlass_journal_append_failures_total", "journal writes that failed"),
         ("windlass_http_requests_total", "requests at the HTTP door"),
         ("windlass_tool_calls_total", "host tool calls ended, by outcome"),
-        ("windlass_late_tool_results_total", "answers to tool calls that nobody waited for"),
+        ("windlass_late_tool_results_total", "results of tool calls that had already ended"),
     ];
     for (name, text) in counters {
         recorder.describe_counter(KeyName::from_const_str(name), None, text.into());

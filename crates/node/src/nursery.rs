@@ -1,7 +1,8 @@
-//! The node's side of its nursery: starts it when it is first needed and again when it died, and
-//! asks it for keepers and zygotes. Does without it for a while when it does not live.
+//! The node's side of its nursery, the process that forks keepers and zygotes. Starts the nursery when it is
+//! first needed and again after it died. After two deaths in short order, the node works without a nursery
+//! for a while.
 
-mod mail;
+mod messages;
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -15,157 +16,159 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use windlass_procs::Wanted;
+use windlass_procs::HoldMode;
 use windlass_protocol::nursery::{COMMAND, FromNursery, ToNursery};
 
-use crate::keepers::Starting;
+use crate::keepers::KeeperProcesses;
 
-/// How long the nursery may take to answer; it has one fork to make.
+/// Maximum time for the nursery to answer a request; it makes one fork per request.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
-/// Two deaths within this time are no accident.
+/// Two deaths within this time count as a permanent failure.
 const DEATHS_TOGETHER: Duration = Duration::from_secs(1);
 
-/// How long the node does without a nursery then.
-const WITHOUT: Duration = Duration::from_secs(10);
+/// How long the node works without a nursery after a permanent failure.
+const BACKOFF: Duration = Duration::from_secs(10);
 
-/// How often a request is made anew when the nursery has died before it was asked.
+/// Maximum number of attempts to send a request, if the nursery has died before it got the request.
 const ATTEMPTS_MAX: usize = 2;
 
 /// Why the nursery did not start a process.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NurseryError {
-    /// Nobody was asked, so nothing was started.
-    #[error("there is no nursery: {0}")]
+pub(crate) enum NurseryClientError {
+    /// The nursery did not get the request, so nothing was started.
+    #[error("the nursery does not run: {0}")]
     Absent(io::Error),
     /// Nothing was started.
-    #[error("the nursery cannot: {0}")]
+    #[error("the nursery refused the request: {0}")]
     Refused(String),
-    /// It was asked, and did not answer: whether the process runs is not known.
-    #[error("the nursery is lost: {0}")]
+    /// The nursery got the request and did not answer, so the process may or may not run.
+    #[error("the nursery did not answer: {0}")]
     Lost(io::Error),
 }
 
-impl From<NurseryError> for io::Error {
-    fn from(error: NurseryError) -> Self {
+impl From<NurseryClientError> for io::Error {
+    fn from(error: NurseryClientError) -> Self {
         Self::other(error)
     }
 }
 
 /// A process that the nursery has forked.
 #[derive(Debug)]
-pub(crate) struct Born {
+pub(crate) struct NurseryChild {
     pub pid: Pid,
     pub handle: OwnedFd,
 }
 
-/// See the module's first lines. To be used where blocking is no harm.
+/// The client of the nursery. Its methods block.
 #[derive(Debug)]
-pub(crate) struct Nursery {
+pub(crate) struct NurseryClient {
     program: PathBuf,
     log: PathBuf,
-    /// Who reaps it.
-    starting: Arc<Starting>,
-    /// Locked while it is asked: it does one thing at a time.
-    state: Mutex<State>,
+    /// Reaps the nursery.
+    processes: Arc<KeeperProcesses>,
+    /// Locked during a request: the nursery handles one request at a time.
+    state: Mutex<NurseryState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    running: Option<Running>,
+struct NurseryState {
+    running: Option<RunningNursery>,
     last_id: u64,
-    health: Health,
+    health: NurseryHealth,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningNursery {
     socket: OwnedFd,
     handle: OwnedFd,
 }
 
-/// Whether it is worth starting another.
+/// Decides whether to start another nursery.
 #[derive(Debug, Default)]
-struct Health {
+struct NurseryHealth {
     last_death: Option<Instant>,
-    without_until: Option<Instant>,
+    backoff_until: Option<Instant>,
 }
 
-impl Nursery {
-    pub fn new(program: PathBuf, log: PathBuf, starting: Arc<Starting>) -> Self {
-        Self { program, log, starting, state: Mutex::default() }
+impl NurseryClient {
+    pub fn new(program: PathBuf, log: PathBuf, processes: Arc<KeeperProcesses>) -> Self {
+        Self { program, log, processes, state: Mutex::default() }
     }
 
-    /// Forks a keeper that serves `listener`; its first process.
+    /// Forks a keeper that serves `listener`. Returns its first process.
     pub fn keeper(
         &self,
         listener: BorrowedFd<'_>,
         log: BorrowedFd<'_>,
-        hold: Wanted,
-    ) -> Result<Born, NurseryError> {
+        hold: HoldMode,
+    ) -> Result<NurseryChild, NurseryClientError> {
         let hold = hold.as_str().to_owned();
         self.ask(|id| ToNursery::Keeper { id, hold: hold.clone() }, &[listener, log])
     }
 
-    /// Starts a zygote; with it the node's end of the socket to it, which closes when the zygote ends.
+    /// Starts a zygote. Also returns the node's end of the socket to it, which closes when the zygote ends.
     pub fn zygote(
         &self,
         argv: &[String],
         env: &BTreeMap<String, String>,
         cwd: &Path,
         log: BorrowedFd<'_>,
-    ) -> io::Result<(Born, OwnedFd)> {
-        let cwd = cwd.to_str().ok_or_else(|| io::Error::other("its directory is not text"))?;
+    ) -> io::Result<(NurseryChild, OwnedFd)> {
+        let cwd = cwd.to_str().ok_or_else(|| {
+            io::Error::other(format!("the directory {} is not UTF-8", cwd.display()))
+        })?;
         let env: Vec<_> = env.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         let (ours, theirs) = pair()?;
-        let word = |id| ToNursery::Zygote {
+        let request = |id| ToNursery::Zygote {
             id,
             argv: argv.to_vec(),
             env: env.clone(),
             cwd: cwd.to_owned(),
         };
-        Ok((self.ask(word, &[theirs.as_fd(), log])?, ours))
+        Ok((self.ask(request, &[theirs.as_fd(), log])?, ours))
     }
 
     fn ask(
         &self,
-        word: impl Fn(u64) -> ToNursery,
+        request: impl Fn(u64) -> ToNursery,
         descriptors: &[BorrowedFd<'_>],
-    ) -> Result<Born, NurseryError> {
+    ) -> Result<NurseryChild, NurseryClientError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.last_id += 1;
-        let word = word(state.last_id);
-        let letter =
-            mail::Letter::new(&word).map_err(|error| NurseryError::Refused(error.to_string()))?;
+        let request = request(state.last_id);
+        let encoded = messages::EncodedRequest::new(&request)
+            .map_err(|error| NurseryClientError::Refused(error.to_string()))?;
         let mut attempts = 0;
         loop {
             attempts += 1;
-            self.start_if_absent(&mut state).map_err(NurseryError::Absent)?;
+            self.start_if_absent(&mut state).map_err(NurseryClientError::Absent)?;
             let Some(running) = &state.running else { continue };
-            match mail::send(&running.socket, &letter, descriptors) {
+            match messages::send(&running.socket, &encoded, descriptors) {
                 Ok(()) => {
-                    let answer = await_answer(&running.socket, word.id());
-                    if let Err(NurseryError::Lost(_)) = answer {
-                        state.bury(Instant::now());
+                    let answer = await_answer(&running.socket, request.id());
+                    if let Err(NurseryClientError::Lost(_)) = answer {
+                        state.discard(Instant::now());
                     }
                     return answer;
                 }
-                // It died since it was last asked, and has not heard of this.
+                // The nursery died since the last request and has not received this one.
                 Err(error) => {
-                    state.bury(Instant::now());
+                    state.discard(Instant::now());
                     if attempts >= ATTEMPTS_MAX {
-                        return Err(NurseryError::Absent(error));
+                        return Err(NurseryClientError::Absent(error));
                     }
                 }
             }
         }
     }
 
-    fn start_if_absent(&self, state: &mut State) -> io::Result<()> {
+    fn start_if_absent(&self, state: &mut NurseryState) -> io::Result<()> {
         if state.running.is_some() {
             return Ok(());
         }
         if state.health.is_given_up(Instant::now()) {
-            return Err(io::Error::other("it died twice, and is not started for a while"));
+            return Err(io::Error::other("it died twice, and is not restarted for a while"));
         }
         match self.start() {
             Ok(running) => {
@@ -179,7 +182,7 @@ impl Nursery {
         }
     }
 
-    fn start(&self) -> io::Result<Running> {
+    fn start(&self) -> io::Result<RunningNursery> {
         let (ours, theirs) = pair()?;
         let mut command = Command::new(&self.program);
         command
@@ -189,16 +192,16 @@ impl Nursery {
             .stdin(theirs)
             .stdout(null()?)
             .stderr(open_log(&self.log).map_or_else(|_| Stdio::null(), Stdio::from));
-        // Not reaped meanwhile, so that the number is its own.
-        let handle = self.starting.without_reaping(|| {
+        // Without reaping, so that the pid is still that of the child.
+        let handle = self.processes.without_reaping(|| {
             let child = command.spawn()?;
             Ok::<_, io::Error>(pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?)
         })?;
-        Ok(Running { socket: ours, handle })
+        Ok(RunningNursery { socket: ours, handle })
     }
 }
 
-/// Where keepers, zygotes and the nursery say what they cannot say elsewhere.
+/// Opens the log file of keepers, zygotes and the nursery.
 pub(crate) fn open_log(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }
@@ -207,55 +210,59 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// What a zygote reads and writes, too.
+/// Opens `/dev/null`. Zygotes inherit it for reading and writing.
 fn null() -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open("/dev/null")
 }
 
-fn await_answer(socket: &OwnedFd, wanted: u64) -> Result<Born, NurseryError> {
+fn await_answer(socket: &OwnedFd, wanted: u64) -> Result<NurseryChild, NurseryClientError> {
     let until = Instant::now() + ANSWER_WAIT;
     loop {
-        let (word, handle) = mail::receive(socket, until).map_err(NurseryError::Lost)?;
-        match word {
+        let (request, handle) =
+            messages::receive(socket, until).map_err(NurseryClientError::Lost)?;
+        match request {
             FromNursery::Started { id, pid } if id == wanted => {
                 let pid = Pid::from_raw(pid.cast_signed());
                 return match (pid, handle) {
-                    (Some(pid), Some(handle)) => Ok(Born { pid, handle }),
-                    _ => Err(NurseryError::Lost(io::Error::other("it gave no handle"))),
+                    (Some(pid), Some(handle)) => Ok(NurseryChild { pid, handle }),
+                    _ => Err(NurseryClientError::Lost(io::Error::other("it sent no pidfd"))),
                 };
             }
             FromNursery::Failed { id, why } if id == wanted => {
-                return Err(NurseryError::Refused(why));
+                return Err(NurseryClientError::Refused(why));
             }
             FromNursery::Ended { id, how } => {
-                tracing::debug!(id, how, "a process of the nursery has ended");
+                tracing::debug!(id, how, "a child of the nursery has ended");
             }
-            other => tracing::debug!(?other, "the nursery answers nobody"),
+            other => tracing::debug!(?other, "the nursery replied with an unknown request id"),
         }
     }
 }
 
-impl State {
-    /// It is dead, or as good as: it must not start anything that is waited for no more.
-    fn bury(&mut self, now: Instant) {
+impl NurseryState {
+    /// Kills a nursery that is dead or does not answer, so that it does not start a process that nobody
+    /// waits for any more.
+    fn discard(&mut self, now: Instant) {
         if let Some(running) = self.running.take() {
             let _ = pidfd_send_signal(&running.handle, Signal::KILL);
-            tracing::warn!("the nursery is gone");
+            tracing::warn!(
+                "the nursery died or did not answer; it is restarted with the next request"
+            );
         }
         self.health.died(now);
     }
 }
 
-impl Health {
+impl NurseryHealth {
     fn died(&mut self, now: Instant) {
         let before = self.last_death.replace(now);
         if before.is_some_and(|before| now.duration_since(before) <= DEATHS_TOGETHER) {
-            self.without_until = Some(now + WITHOUT);
+            self.backoff_until = Some(now + BACKOFF);
         }
     }
 
     fn is_given_up(&self, now: Instant) -> bool {
-        self.without_until.is_some_and(|until| now < until)
+        self.backoff_until.is_some_and(|until| now < until)
     }
 }
 

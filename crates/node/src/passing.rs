@@ -1,4 +1,4 @@
-//! Sending a descriptor along with bytes over a unix socket.
+//! Sends a descriptor together with bytes over a unix socket.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-/// Sends `descriptor` with `bytes`, or as many of them as there is room for now; how many.
+/// Sends `descriptor` with as many of `bytes` as fit into the socket's buffer now. Returns how many.
 pub(crate) fn send(
     socket: impl AsFd,
     bytes: &[u8],
@@ -17,7 +17,7 @@ pub(crate) fn send(
     let mut rights = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor];
     let fits = rights.push(SendAncillaryMessage::ScmRights(&descriptors));
-    debug_assert!(fits, "the space is for one descriptor");
+    debug_assert!(fits, "the buffer has space for one descriptor");
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     loop {
         match sendmsg(socket.as_fd(), &[IoSlice::new(bytes)], &mut rights, flags) {

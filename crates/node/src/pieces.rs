@@ -1,5 +1,5 @@
-//! Pieces of sessions' streams that were read just now. Followers of one session are mostly at the
-//! same event, so that one of them reads and the others send the same bytes. Never reads a journal.
+//! A cache of recently read pieces of event streams. Followers of one session are mostly at the same
+//! event, so one follower reads the journal and the others send the same bytes. Never reads a journal.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -8,21 +8,21 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use windlass_protocol::Seq;
 
-/// The most pieces of a session that are kept for its followers, and the most bytes of them together.
+/// Maximum number of cached pieces, and of their bytes together.
 const PIECES_MAX: usize = 16;
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Some events of a session in the form in which followers get them.
+/// Some events of a session, encoded for followers.
 #[derive(Debug, Clone)]
 pub(crate) struct Piece {
     pub bytes: Bytes,
-    /// The last event in it.
+    /// The last event in the piece.
     pub last: Seq,
-    /// That event is the session's last.
+    /// Whether that event is the session's last.
     pub ended: bool,
 }
 
-/// The pieces that were read last, of all sessions.
+/// The pieces that were read last, of all sessions together.
 #[derive(Debug, Default)]
 pub(crate) struct RecentPieces {
     kept: Mutex<VecDeque<RecentPiece>>,
@@ -30,14 +30,14 @@ pub(crate) struct RecentPieces {
 
 #[derive(Debug)]
 struct RecentPiece {
-    /// Which session it is of: an id may come again, its channel does not.
+    /// Identifies the session. An id may be reused later, but a channel is unique.
     session: watch::Receiver<Seq>,
     after: Seq,
     piece: Piece,
 }
 
 impl RecentPieces {
-    /// The piece after an event, if somebody has read it just now.
+    /// The piece after an event, if it is cached.
     pub fn find(&self, session: &watch::Receiver<Seq>, after: Seq) -> Option<Piece> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = kept.iter().rev();
@@ -45,7 +45,7 @@ impl RecentPieces {
         Some(found.piece.clone())
     }
 
-    /// Keeps a piece for the next follower; the oldest ones go.
+    /// Caches a piece, and drops the oldest pieces over the limit.
     pub fn keep(&self, session: &watch::Receiver<Seq>, after: Seq, piece: &Piece) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push_back(RecentPiece { session: session.clone(), after, piece: piece.clone() });
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_is_found_by_its_session_and_event_until_newer_ones_take_its_place() {
+    fn a_piece_is_found_by_its_session_and_event_until_newer_ones_replace_it() {
         let (one, other) = (watch::channel(Seq(0)).1, watch::channel(Seq(0)).1);
         let recent = RecentPieces::default();
         recent.keep(&one, Seq(3), &piece(10, 5));

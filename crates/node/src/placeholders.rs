@@ -1,13 +1,12 @@
-//! Placeholders at protected names that are missing in a directory of a client's: something to mount
-//! on, so that a session cannot make the name. They are made before a session is planned, and removed
-//! with the last session of this node that needs them.
+//! Placeholders at protected names that do not exist in a client's directory. A placeholder is something to
+//! mount on, so that a session cannot create the name. Placeholders are made before a session is planned,
+//! and removed with the last session of this node that needs them.
 //!
-//! Which placeholders a session has is on disk before they are made. A node that starts removes those
-//! of sessions that are gone. What is no longer the file that was made, or is no longer empty, is its
-//! user's, and stays.
+//! The record of a session's placeholders is on disk before they are made. A starting node removes the
+//! placeholders of sessions that are gone. A placeholder that the user has replaced or filled stays.
 //!
-//! Every path is opened without following links, and every change is made relative to a descriptor of
-//! the directory.
+//! Every path is opened without following symlinks, and every change is made relative to a descriptor of the
+//! directory.
 
 mod stock;
 
@@ -25,36 +24,36 @@ use rustix::fs::{
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use windlass_beneath as beneath;
-use windlass_confine::{Names, Placeholder};
+use windlass_confine::{Placeholder, ProtectedNames};
 use windlass_protocol::SessionId;
 
 use self::stock::Stock;
 
-/// Where the link of a placeholder leads: nothing is there, and nothing can be made there.
+/// The target of a symlink placeholder: it does not exist, and nothing can create it.
 const NOWHERE: &str = "/proc/windlass-placeholder";
 
 /// The placeholders of all sessions of a node.
 #[derive(Debug)]
 pub(crate) struct Placeholders {
-    /// One file for each session that has some.
+    /// One file for each session that has placeholders.
     records: PathBuf,
     stock: Stock,
-    table: Mutex<Table>,
+    table: Mutex<PlaceholderTable>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct PlaceholderTable {
     /// Each placeholder, and how many sessions need it.
-    needed: HashMap<PathBuf, (Made, usize)>,
+    needed: HashMap<PathBuf, (PlaceholderRecord, usize)>,
     sessions: HashMap<SessionId, Vec<PathBuf>>,
 }
 
 /// One placeholder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Made {
+struct PlaceholderRecord {
     path: PathBuf,
     placeholder: Placeholder,
-    /// Which file it is, once it is made.
+    /// Identifies the file after it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     file: Option<FileId>,
 }
@@ -72,34 +71,39 @@ impl FileId {
 }
 
 impl Placeholders {
-    /// `records` and `stock` are directories of the node's own.
+    /// `records` and `stock` are directories in which no session can write.
     pub fn new(records: PathBuf, stock: PathBuf) -> Self {
         Self { records, stock: Stock::at(stock), table: Mutex::default() }
     }
 
-    /// Makes directories ahead, for the next sessions. Called where no session waits for it.
+    /// Refills the stock of directories for the next sessions. Called when no session waits.
     pub fn stock_up(&self) {
         self.stock.fill();
     }
 
-    /// Whether the next session may find too few directories.
+    /// Whether the stock may be too small for the next session.
     pub fn are_few(&self) -> bool {
         self.stock.is_low()
     }
 
-    /// Looks at a new session's protected names and makes placeholders for those that are missing. If
-    /// that is impossible, the names say so.
-    pub fn acquire(&self, id: &SessionId, look: impl FnOnce() -> Names) -> Names {
-        // Held from before the look: no other session's end removes what is seen here.
+    /// Surveys a new session's protected names with `look` and makes placeholders for the missing ones. If
+    /// that fails, the returned names say why.
+    pub fn acquire(&self, id: &SessionId, look: impl FnOnce() -> ProtectedNames) -> ProtectedNames {
+        // Locked before the survey, so that the end of another session does not remove what it finds.
         let mut table = self.lock();
         let mut names = look();
         let known = names.protected.keys().filter_map(|path| table.needed.get(path));
-        let missing: Vec<Made> = names
+        let missing: Vec<PlaceholderRecord> = names
             .missing()
-            .map(|(path, placeholder)| Made { path: path.clone(), placeholder, file: None })
+            .map(|(path, placeholder)| PlaceholderRecord {
+                path: path.clone(),
+                placeholder,
+                file: None,
+            })
             .collect();
-        let is_missing = |made: &Made| missing.iter().any(|other| other.path == made.path);
-        let mut all: Vec<Made> =
+        let is_missing =
+            |made: &PlaceholderRecord| missing.iter().any(|other| other.path == made.path);
+        let mut all: Vec<PlaceholderRecord> =
             known.map(|(made, _)| made.clone()).filter(|made| !is_missing(made)).collect();
         if all.is_empty() && missing.is_empty() {
             return names;
@@ -118,16 +122,17 @@ impl Placeholders {
         names
     }
 
-    /// Adds to `all` what was made of `missing`.
+    /// Records and makes the missing placeholders, and adds them to `all`.
     fn record_and_make(
         &self,
         id: &SessionId,
-        all: &mut Vec<Made>,
-        missing: Vec<Made>,
+        all: &mut Vec<PlaceholderRecord>,
+        missing: Vec<PlaceholderRecord>,
     ) -> Result<(), String> {
-        let planned: Vec<&Made> = all.iter().chain(&missing).collect();
-        let unrecorded =
-            |error: std::io::Error| format!("placeholders cannot be recorded: {error}");
+        let planned: Vec<&PlaceholderRecord> = all.iter().chain(&missing).collect();
+        let unrecorded = |error: std::io::Error| {
+            format!("cannot record the placeholders of session {id}: {error}")
+        };
         let mut record = self.begin_record(id).map_err(unrecorded)?;
         write_line(&mut record, &planned).map_err(unrecorded)?;
         if missing.is_empty() {
@@ -148,7 +153,7 @@ impl Placeholders {
         self.lock().sessions.contains_key(id)
     }
 
-    /// The session is over: what no other needs goes.
+    /// Removes the placeholders of an ended session that no other session needs.
     pub fn release(&self, id: &SessionId) {
         let mut table = self.lock();
         let Some(paths) = table.sessions.remove(id) else { return };
@@ -164,8 +169,8 @@ impl Placeholders {
         let _ = std::fs::remove_file(self.record_of(id));
     }
 
-    /// Takes over the placeholders of sessions that live, and removes those of all others. Called once,
-    /// before there is a new session.
+    /// Takes over the placeholders of live sessions, and removes all others. Called once, before the first
+    /// new session.
     pub fn take_over(&self, lives: impl Fn(&SessionId) -> bool) {
         let Ok(entries) = std::fs::read_dir(&self.records) else { return };
         let mut table = self.lock();
@@ -191,7 +196,7 @@ impl Placeholders {
         }
     }
 
-    /// Takes the placeholders of a session's workspace out of a copy of it.
+    /// Removes the placeholders of a session's workspace from a copy of the workspace.
     pub fn leave_out(&self, id: &SessionId, workspace: &Path, copy: &beneath::Directory) {
         let table = self.lock();
         for path in table.sessions.get(id).into_iter().flatten() {
@@ -200,13 +205,13 @@ impl Placeholders {
                 Ok(target) if target == Path::new(NOWHERE) => copy.remove_file(inside),
                 _ => copy.remove_directory(inside),
             };
-            // What cannot be removed so is a file, or has something in it: it is no placeholder.
+            // On an error it is a file or a directory with content, so it is not a placeholder.
             let _ = removed;
         }
     }
 
-    fn remove_all<'a>(all: impl IntoIterator<Item = &'a Made>) {
-        let mut opened = Opened::default();
+    fn remove_all<'a>(all: impl IntoIterator<Item = &'a PlaceholderRecord>) {
+        let mut opened = ParentDirCache::default();
         for made in all {
             let Some(name) = made.path.file_name() else { continue };
             let Ok(directory) = opened.above(&made.path) else { continue };
@@ -230,29 +235,29 @@ impl Placeholders {
         self.records.join(id.as_str())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, PlaceholderTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One line is one state of a session's placeholders; the last whole one counts.
-fn write_line(record: &mut std::fs::File, all: &[&Made]) -> std::io::Result<()> {
+/// Appends the current state of a session's placeholders as one line. The last complete line counts.
+fn write_line(record: &mut std::fs::File, all: &[&PlaceholderRecord]) -> std::io::Result<()> {
     let mut line = serde_json::to_vec(all)?;
     line.push(b'\n');
     record.write_all(&line)
 }
 
-fn read_record(path: &Path) -> Vec<Made> {
+fn read_record(path: &Path) -> Vec<PlaceholderRecord> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    // A torn last line is one that was being written when the node died: the line before it counts.
+    // If the node died while it wrote the last line, the line before counts.
     text.lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap_or_default()
 }
 
-/// Keeps open the directory of the last placeholder, since the next placeholder is most likely in it too.
+/// Caches the open directory of the last placeholder, because the next one is most likely in it too.
 #[derive(Debug, Default)]
-struct Opened(Option<(PathBuf, OwnedFd)>);
+struct ParentDirCache(Option<(PathBuf, OwnedFd)>);
 
-impl Opened {
+impl ParentDirCache {
     /// The directory that holds `path`.
     fn above(&mut self, path: &Path) -> Result<&OwnedFd, Errno> {
         let above = path.parent().ok_or(Errno::INVAL)?;
@@ -265,18 +270,21 @@ impl Opened {
     }
 }
 
-/// Makes what is missing; what was made is in `new`, also after an error.
-fn make_all(missing: Vec<Made>, new: &mut Vec<Made>, stock: &Stock) -> Result<(), String> {
-    let mut opened = Opened::default();
+/// Makes the missing placeholders. `new` gets those that were made, also after an error.
+fn make_all(
+    missing: Vec<PlaceholderRecord>,
+    new: &mut Vec<PlaceholderRecord>,
+    stock: &Stock,
+) -> Result<(), String> {
+    let mut opened = ParentDirCache::default();
     for mut made in missing {
-        let failed = |errno: Errno| {
-            format!("no placeholder can be made at {}: {errno}", made.path.display())
-        };
+        let failed =
+            |errno: Errno| format!("cannot make a placeholder at {}: {errno}", made.path.display());
         let Some(name) = made.path.file_name() else { continue };
         let directory = opened.above(&made.path).map_err(failed)?;
         match make(directory, name, made.placeholder, stock) {
             Ok(file) => made.file = Some(file),
-            // Somebody else has made the name meanwhile: it is held as what it is.
+            // The name exists now. It is protected as it is.
             Err(Errno::EXIST) => continue,
             Err(errno) => return Err(failed(errno)),
         }
@@ -299,22 +307,22 @@ fn make(
     Ok(FileId::of(&statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?))
 }
 
-/// A real directory, by a path without links.
+/// Opens a directory by a path that contains no symlinks.
 fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     openat2(CWD, path, flags, Mode::empty(), resolve)
 }
 
-/// Removes a placeholder, if it is still the one that was made and nobody has put anything in it.
-fn remove(made: &Made, directory: &OwnedFd, name: &OsStr) {
+/// Removes a placeholder, if it is still the same file and is empty.
+fn remove(made: &PlaceholderRecord, directory: &OwnedFd, name: &OsStr) {
     let Ok(about) = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else { return };
     if made.file.is_some_and(|made| made != FileId::of(&about)) {
         return;
     }
     let kind = FileType::from_raw_mode(about.st_mode);
     let removed = match (made.placeholder, kind) {
-        // Only an empty one goes.
+        // Fails for a directory that is not empty.
         (Placeholder::Directory, FileType::Directory) => {
             unlinkat(directory, name, AtFlags::REMOVEDIR)
         }
@@ -329,7 +337,7 @@ fn remove(made: &Made, directory: &OwnedFd, name: &OsStr) {
     match removed {
         Ok(()) | Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOENT) => {}
         Err(error) => {
-            tracing::warn!(path = %made.path.display(), %error, "a placeholder cannot be removed");
+            tracing::warn!(path = %made.path.display(), %error, "cannot remove a placeholder");
         }
     }
 }

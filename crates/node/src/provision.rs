@@ -1,20 +1,21 @@
-//! One way to get a worker: [`Provision::acquire`]. It makes what a session has on disk, plans the session's
-//! confinement, and gets a keeper and a worker by the quickest of three strategies:
+//! Gets workers for sessions, by one call: [`Provision::acquire`]. The call makes the session's
+//! directories, plans its confinement, and gets a keeper and a worker by the fastest strategy that is
+//! possible:
 //!
 //! - *pool*: a pooled worker becomes the session's;
 //! - *zygote*: a zygote forks a worker for the session;
-//! - *exec*: the keeper runs the worker's program. This always works.
+//! - *exec*: the keeper runs the worker's program. This is always possible.
 //!
-//! What a session does not keep is un-made by [`Provision::release`].
+//! [`Provision::release`] removes everything again if the session is not made.
 
-mod base;
 mod environment;
 mod environments;
+mod file_stamps;
 mod launch_size;
 mod lease;
-mod marks;
 mod planner;
 mod pool;
+mod pool_base;
 mod pooled;
 mod session_dir;
 mod tending;
@@ -29,10 +30,10 @@ use windlass_protocol::environments::EnvironmentList;
 use windlass_protocol::policy::{Network, Policy};
 use windlass_protocol::{Epoch, SessionId};
 
-use self::base::PlannedFor;
 use self::environments::Environments;
-use self::planner::{Planned, Planner};
-use self::pooled::{Claimed, Makers};
+use self::planner::{Planner, SessionPlan};
+use self::pool_base::PlannedSession;
+use self::pooled::{ClaimedWorker, Makers};
 use self::session_dir::SessionDir;
 use self::zygote::Zygote;
 use crate::cgroups::SessionCgroups;
@@ -43,10 +44,10 @@ use crate::placeholders::Placeholders;
 use crate::trust::Trust;
 use crate::workers::{Recipe, Workers};
 
-pub(crate) use self::lease::{KeeperDoor, Lease, Made, WorkerParts, WorkerStart};
+pub(crate) use self::lease::{KeeperEndpoint, Lease, SessionResources, WorkerParts, WorkerStart};
 pub(crate) use self::tending::tend;
 
-/// Gets workers for sessions. See the module's first lines.
+/// Gets workers for sessions. See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Provision {
     config: Arc<Config>,
@@ -59,9 +60,9 @@ pub(crate) struct Provision {
     environments: Environments,
 }
 
-/// What provision works with.
+/// The parts of the node that provision uses.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct ProvisionParts {
     pub config: Arc<Config>,
     pub epoch: Epoch,
     pub trust: Arc<Trust>,
@@ -80,59 +81,60 @@ pub(crate) struct SessionSpec<'a> {
 }
 
 impl Provision {
-    pub fn new(parts: Parts) -> Self {
-        let Parts { config, epoch, trust, workers, placeholders, keepers, cgroups } = parts;
+    pub fn new(parts: ProvisionParts) -> Self {
+        let ProvisionParts { config, epoch, trust, workers, placeholders, keepers, cgroups } =
+            parts;
         let planner = Planner::new(config.clone(), cgroups.support().clone());
         let environments = Environments::new(&config, trust.clone());
         let makers = Makers { keepers, cgroups };
         Self { config, epoch, trust, workers, placeholders, makers, planner, environments }
     }
 
-    /// Gets a worker for a session, with all that the session needs. Touches the disk and starts
-    /// processes: not for the thread that serves turns.
+    /// Gets a worker for a session, with all its resources. Blocks: it writes to the disk and starts
+    /// processes, so the thread that serves turns must not call it.
     pub fn acquire(&self, spec: &SessionSpec<'_>) -> Result<Lease, Failure> {
         let dir = SessionDir::make(&self.config, &self.trust, spec.id, spec.wanted)?;
         let (session, cgroups) = (spec.id.clone(), Vec::new());
-        let mut made = Made { session, dir, cgroups, socket: None };
-        match self.start(spec, &mut made) {
-            Ok((keeper, worker)) => Ok(Lease { keeper, worker, made }),
+        let mut resources = SessionResources { session, dir, cgroups, socket: None };
+        match self.start(spec, &mut resources) {
+            Ok((keeper, worker)) => Ok(Lease { keeper, worker, resources }),
             Err(failure) => {
-                self.release(&made);
+                self.release(&resources);
                 Err(failure)
             }
         }
     }
 
-    /// Un-makes all that was made for a session that does not come to be. May wait a little for the
-    /// keeper's process to be gone.
-    pub fn release(&self, made: &Made) {
-        if let Some(socket) = &made.socket {
-            self.makers.keepers.end_unanswered(&made.session, socket);
+    /// Removes the resources of a session that is not made, and ends its keeper. May block for a moment
+    /// until the keeper's process is gone.
+    pub fn release(&self, resources: &SessionResources) {
+        if let Some(socket) = &resources.socket {
+            self.makers.keepers.end_unanswered(&resources.session, socket);
         }
-        self.makers.cgroups.remove(&made.cgroups);
-        made.dir.remove(&self.config);
-        self.placeholders.release(&made.session);
+        self.makers.cgroups.remove(&resources.cgroups);
+        resources.dir.remove(&self.config);
+        self.placeholders.release(&resources.session);
     }
 
-    /// A connection to the zygote of this interpreter, for one more worker of a session that had its
-    /// first one from there.
+    /// A connection to the zygote of this interpreter, for another worker of a session whose first worker was
+    /// forked from this zygote.
     pub fn zygote_connection(&self, program: &Path) -> Option<OwnedFd> {
         self.environments.connect(program)
     }
 
-    /// What the environments are like at this moment.
+    /// The state of all environments.
     pub fn environments(&self) -> EnvironmentList {
         self.environments.list()
     }
 
-    /// Waits until no zygote and no pooled worker is on its way.
+    /// Waits until no zygote and no pooled worker is being started.
     pub async fn settled(&self) {
         self.environments.settled().await;
     }
 
-    /// Ends all zygotes and pooled workers, because the node ends.
+    /// Ends all zygotes and pooled workers, because the node stops.
     pub async fn shut_down(self: Arc<Self>) {
-        // It fails only with the runtime.
+        // The join fails only when the runtime stops.
         let _ = tokio::task::spawn_blocking(move || {
             for worker in self.environments.shut_down() {
                 worker.end(&self.makers);
@@ -144,26 +146,30 @@ impl Provision {
     fn start(
         &self,
         spec: &SessionSpec<'_>,
-        made: &mut Made,
-    ) -> Result<(KeeperDoor, WorkerParts), Failure> {
+        resources: &mut SessionResources,
+    ) -> Result<(KeeperEndpoint, WorkerParts), Failure> {
         let SessionSpec { id, wanted, policy } = spec;
-        let dir = &mut made.dir;
+        let dir = &mut resources.dir;
         let mut recipe = self.workers.recipe(wanted, &dir.workspace)?;
         let planned = self.planner.plan(id, policy, dir, &mut recipe, &self.placeholders)?;
         launch_size::check(&recipe.env, &planned.text)?;
         self.remember_writable(id, &planned)?;
         let zygote = self.zygote_for(policy, &dir.workspace, &recipe);
-        let keeper = self.start_keeper(spec, made, &planned, zygote.as_deref())?;
+        let keeper = self.start_keeper(spec, resources, &planned, zygote.as_deref())?;
         let egress =
             matches!(policy.network, Network::Hosts(_)).then(|| self.config.egress_socket());
         let zygote_of = zygote.map(|_| recipe.interpreter.clone());
         Ok((keeper, WorkerParts { recipe, plan: planned.text, egress, zygote_of }))
     }
 
-    /// Records what the session can write, before anything of it runs and before a zygote is looked for.
-    fn remember_writable(&self, id: &SessionId, planned: &Planned) -> Result<(), Failure> {
+    /// Records the directories that the session can write. This must happen before the session runs
+    /// anything, and before a zygote is chosen.
+    fn remember_writable(&self, id: &SessionId, planned: &SessionPlan) -> Result<(), Failure> {
         let is_new = self.trust.remember(&planned.writable).map_err(|error| {
-            Failure::while_making(format_args!("cannot record what session {id} can write"), &error)
+            Failure::while_making(
+                format_args!("cannot record the directories that session {id} can write"),
+                &error,
+            )
         })?;
         if is_new {
             self.environments.end_untrusted();
@@ -171,8 +177,8 @@ impl Provision {
         Ok(())
     }
 
-    /// The zygote that the session's workers can be forked from, if there is one. Nothing that the session
-    /// can write runs in a zygote.
+    /// The zygote that the session's workers can be forked from, if there is one. There is none if the
+    /// session can write the interpreter: a zygote runs nothing that a session can write.
     fn zygote_for(
         &self,
         policy: &Policy,
@@ -188,48 +194,48 @@ impl Provision {
         self.environments.zygote_for(recipe)
     }
 
-    /// Starts the keeper, by the quickest strategy that there is.
+    /// Starts the keeper, by the fastest strategy that is possible.
     fn start_keeper(
         &self,
         spec: &SessionSpec<'_>,
-        made: &mut Made,
-        planned: &Planned,
+        resources: &mut SessionResources,
+        planned: &SessionPlan,
         zygote: Option<&Zygote>,
-    ) -> Result<KeeperDoor, Failure> {
-        if let Some(Claimed { socket, cgroups, line }) =
-            zygote.and_then(|zygote| self.claim_pooled(spec, made, planned, zygote))
+    ) -> Result<KeeperEndpoint, Failure> {
+        if let Some(ClaimedWorker { socket, cgroups, line }) =
+            zygote.and_then(|zygote| self.claim_pooled(spec, resources, planned, zygote))
         {
-            made.cgroups = cgroups;
-            made.socket = Some(socket.clone());
-            return Ok(KeeperDoor { socket, start: WorkerStart::Pool(line) });
+            resources.cgroups = cgroups;
+            resources.socket = Some(socket.clone());
+            return Ok(KeeperEndpoint { socket, start: WorkerStart::Pool(line) });
         }
         let id = spec.id;
         let failed = |what: &str, error: &(dyn std::error::Error + 'static)| {
-            Failure::while_making(format_args!("the {what} of session {id} cannot be made"), error)
+            Failure::while_making(format_args!("cannot make the {what} of session {id}"), error)
         };
         let cgroups = self.makers.cgroups.make(id, &spec.policy.limits);
-        made.cgroups = cgroups.map_err(|error| failed("cgroups", &error))?;
+        resources.cgroups = cgroups.map_err(|error| failed("cgroups", &error))?;
         let socket = self.makers.keepers.start(id).map_err(|error| failed("keeper", &error))?;
-        made.socket = Some(socket.clone());
+        resources.socket = Some(socket.clone());
         let connection = zygote.and_then(|zygote| zygote.connect().ok());
         let start = connection.map_or(WorkerStart::Exec, WorkerStart::Zygote);
-        Ok(KeeperDoor { socket, start })
+        Ok(KeeperEndpoint { socket, start })
     }
 
     fn claim_pooled(
         &self,
         spec: &SessionSpec<'_>,
-        made: &Made,
-        planned: &Planned,
+        resources: &SessionResources,
+        planned: &SessionPlan,
         zygote: &Zygote,
-    ) -> Option<Claimed> {
-        let own = [&*made.dir.workspace, &*made.dir.family];
-        let session = PlannedFor { plan: &planned.plan, around: &planned.around, own };
+    ) -> Option<ClaimedWorker> {
+        let own = [&*resources.dir.workspace, &*resources.dir.family_dir];
+        let session = PlannedSession { plan: &planned.plan, around: &planned.around, own };
         let worker = self.environments.claim(zygote.number(), &session)?;
         match worker.become_session(&self.makers, spec.id, &spec.policy.limits) {
             Ok(claimed) => Some(claimed),
             Err(error) => {
-                tracing::warn!(session = %spec.id, %error, "a pooled worker is not used");
+                tracing::warn!(session = %spec.id, %error, "a pooled worker could not become the session's; starting another way");
                 None
             }
         }

@@ -1,4 +1,5 @@
-//! A node's life: claim the runtime directory, take over what an earlier node left, serve, stop.
+//! The life of a node: claim the runtime directory, take over the sessions of an earlier node, serve,
+//! stop.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,31 +13,31 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use windlass_client::TokenError;
 use windlass_journal::{Journal, JournalOptions, OpenError};
-use windlass_procs::pace::{Pace, Whom, set_pace};
+use windlass_procs::sched_slice::{SchedSlice, SliceTarget, set_slice};
 use windlass_protocol::SessionId;
 use windlass_protocol::api::StopSessions;
 
 use crate::config::{Config, Reach};
 use crate::context::Context;
 use crate::http::{self, Listener, TcpGate};
-use crate::instance::{Claim, ClaimError};
+use crate::instance::{ClaimError, RuntimeDirClaim};
 use crate::session::Request;
-use crate::session::roots;
 use crate::session::take_over::take_over;
+use crate::session::writable_roots;
 use crate::trust::Trust;
 use crate::workers::Workers;
 use crate::{disk, keepers, provision, session_dirs};
 
-/// How long the cgroups of what has ended may take to be empty.
+/// Maximum time to wait for the cgroups of ended sessions to be empty when the node stops.
 const STOP_CGROUPS: Duration = Duration::from_secs(2);
 
-/// How long the sessions of a stopping node may take to end before it goes without them.
+/// Maximum time to wait for sessions to end when the node stops.
 const STOP_SESSIONS: Duration = Duration::from_secs(15);
 
-/// How long the tool hosts of a stopping node may take to hear of it.
-const PART_FROM_HOSTS: Duration = Duration::from_millis(500);
+/// Maximum time to wait for tool hosts to close their connections when the node stops.
+const DETACH_HOSTS: Duration = Duration::from_millis(500);
 
-/// How often figures are folded and old journals removed. Nothing waits for it.
+/// Interval of the housekeeping: metrics upkeep and removal of old sessions.
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
 
 /// Why a node cannot run.
@@ -46,7 +47,7 @@ pub enum RunError {
     Claim(#[from] ClaimError),
     #[error("the journal cannot be opened: {0}")]
     Journal(#[from] OpenError),
-    #[error("{0} can be reached from other machines: say --listen-anywhere if that is meant")]
+    #[error("{0} can be reached from other machines; pass --listen-anywhere to allow that")]
     NotThisMachine(SocketAddr),
     #[error("cannot listen at {address}: {cause}")]
     Listen { address: SocketAddr, cause: io::Error },
@@ -56,26 +57,27 @@ pub enum RunError {
     Io { act: &'static str, cause: io::Error },
 }
 
-/// Runs a node until it is told to stop. `doors` are served beside the node's own, and `ready` is
-/// called once clients can connect.
+/// Runs a node until it is told to stop. `doors` are served in addition to the node's own door. `ready`
+/// is called when clients can connect.
 pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Result<(), RunError> {
     windlass_procs::memory::share_heaps();
     let failed = |act| move |cause| RunError::Io { act, cause };
-    let (mut claim, listener) = Claim::take(&config)?;
-    let passing = claim.listen(config.egress_socket())?;
+    let (mut claim, listener) = RuntimeDirClaim::take(&config)?;
+    let egress_listener = claim.listen(config.egress_socket())?;
     let descriptors = raise_descriptor_limit();
-    set_pace(Whom::This, Pace::Prompt);
+    set_slice(SliceTarget::CurrentThread, SchedSlice::Short);
     windlass_client::rotate_log(&keepers::log_path(&config));
     let socket = UnixListener::from_std(listener).map_err(failed("listen"))?;
-    let passing = UnixListener::from_std(passing).map_err(failed("listen"))?;
+    let egress_listener = UnixListener::from_std(egress_listener).map_err(failed("listen"))?;
     let mut listeners = vec![Listener::Socket(socket)];
     let tcp = open_tcp_door(&config, &mut listeners).await?;
     let journal = Journal::open(&config.state_dir, JournalOptions::default())?;
-    // Paths that are recorded have no links, so that a link on one of them is known to be planted.
-    config.state_dir = config.state_dir.canonicalize().map_err(failed("find its state"))?;
+    // Recorded paths contain no symlinks. So a symlink that appears on one later was planted.
+    config.state_dir =
+        config.state_dir.canonicalize().map_err(failed("resolve the state directory"))?;
     session_dirs::sweep_staging(&config);
     let epoch = journal.next_epoch().map_err(failed("take an epoch"))?;
-    let earlier = || roots::of_journal(&journal);
+    let earlier = || writable_roots::of_journal(&journal);
     let trust = Arc::new(Trust::open(&config.state_dir, config.written_dirs(), earlier));
     let workers = Workers::prepare(&config.state_dir, trust.clone(), config.named_interpreters())
         .map_err(failed("lay out the workers"))?;
@@ -92,7 +94,7 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
     tokio::spawn(provision::tend(context.host.provision.clone()));
     let sessions = context.clone();
     let find = Arc::new(move |id: &SessionId| sessions.sessions.find(id)?.egress);
-    tokio::spawn(windlass_egress::serve(passing, descriptors, find));
+    tokio::spawn(windlass_egress::serve(egress_listener, descriptors, find));
     http::serve(listeners, descriptors, doors, &context);
     ready();
     tracing::info!(%epoch, sessions = context.sessions.count(), "the node serves");
@@ -102,12 +104,12 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
     context.host.provision.clone().shut_down().await;
     leave_sessions(&context, sessions).await;
     remove_cgroups(&context).await;
-    // Those who do not take their end in are cut off.
-    let _ = tokio::time::timeout(PART_FROM_HOSTS, context.tools.part()).await;
+    // Tool hosts that do not close in time are cut off.
+    let _ = tokio::time::timeout(DETACH_HOSTS, context.tools.detach_all()).await;
     Ok(())
 }
 
-/// Listens where the TCP door is to be, if anywhere; where that really is.
+/// Opens the TCP door, if one is configured. Returns the address that it listens at.
 async fn open_tcp_door(
     config: &Config,
     listeners: &mut Vec<Listener>,
@@ -128,33 +130,33 @@ async fn take_over_all(context: &Arc<Context>) {
     let live = match context.journal.live_sessions() {
         Ok(live) => live,
         Err(error) => {
-            tracing::error!(%error, "the sessions of earlier nodes cannot be listed");
+            tracing::error!(%error, "cannot list the sessions of earlier nodes");
             return;
         }
     };
-    // All at once: a keeper may have to be waited for.
+    // Concurrently, because one keeper may answer slowly.
     let taken = live.iter().map(|id| async move {
         if let Err(error) = take_over(context, id).await {
-            tracing::error!(session = %id, error, "a session cannot be taken over");
+            tracing::error!(session = %id, error, "cannot take over a session");
         }
     });
     join_all(taken).await;
     keepers::end_unknown(&context.config, &live);
 }
 
-/// Waits for the reason to stop, and says what becomes of the sessions.
+/// Waits for a reason to stop. Returns whether the sessions end or stay.
 async fn until_stopped(context: &Arc<Context>) -> io::Result<StopSessions> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut asked = context.stop.subscribe();
+    let mut stop_request = context.stop.subscribe();
     let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
     loop {
         tokio::select! {
             // A service manager's stop, or an upgrade: the next node takes the sessions over.
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            Ok(wish) = asked.wait_for(Option::is_some) => {
-                return Ok(wish.unwrap_or(StopSessions::Keep));
+            Ok(sessions) = stop_request.wait_for(Option::is_some) => {
+                return Ok(sessions.unwrap_or(StopSessions::Keep));
             }
             () = long_unused(context) => return Ok(StopSessions::End),
             _ = housekeeping.tick() => keep_house(context),
@@ -181,23 +183,22 @@ async fn long_unused(context: &Context) {
 }
 
 fn keep_house(context: &Arc<Context>) {
-    context.metrics.settle();
+    context.metrics.upkeep();
     retry_cgroups(context);
     let context = context.clone();
-    // Nobody waits for it: old sessions go when they go.
+    // In the background: nothing waits for the removal of old sessions.
     tokio::spawn(async move { disk::keep_house(&context).await });
 }
 
-/// A process has ended, or a minute: cgroups that it was in may be empty now.
+/// Retries the removal of cgroups. Called when a process has ended and once per housekeeping.
 fn retry_cgroups(context: &Arc<Context>) {
-    if context.host.cgroups.owes() {
+    if context.host.cgroups.has_busy() {
         let context = context.clone();
         drop(tokio::task::spawn_blocking(move || context.host.cgroups.retry()));
     }
 }
 
-/// Removes the cgroups of what has just been ended, for so long at most: the next node finds what is
-/// left.
+/// Removes the cgroups of ended sessions, within `STOP_CGROUPS`. The next node removes the rest.
 async fn remove_cgroups(context: &Arc<Context>) {
     let all = async {
         let mut ended = signal(SignalKind::child())?;
@@ -205,12 +206,12 @@ async fn remove_cgroups(context: &Arc<Context>) {
             let context = context.clone();
             let tried = tokio::task::spawn_blocking(move || {
                 context.host.cgroups.retry();
-                context.host.cgroups.owes()
+                context.host.cgroups.has_busy()
             });
             if !tried.await.unwrap_or(false) {
                 return io::Result::Ok(());
             }
-            // A keeper that has ended has left nobody behind.
+            // An ended keeper leaves no process behind, so its cgroup can be removed then.
             ended.recv().await;
         }
     };
@@ -223,7 +224,7 @@ async fn leave_sessions(context: &Arc<Context>, sessions: StopSessions) {
         left.push(tokio::spawn(async move {
             match sessions {
                 StopSessions::End => {
-                    // One that has ended meanwhile is as it should be.
+                    // An error means that the session has ended already.
                     let _ = handle.ask(|reply| Request::Close { grace_ms: 500, reply }).await;
                 }
                 StopSessions::Keep => {
@@ -241,21 +242,21 @@ async fn leave_sessions(context: &Arc<Context>, sessions: StopSessions) {
         }
     };
     if tokio::time::timeout(STOP_SESSIONS, all).await.is_err() {
-        tracing::warn!("some sessions did not end in time");
+        tracing::warn!("some sessions did not end in time; the node stops without them");
     }
     if let Err(error) = context.journal.flush_index() {
         tracing::warn!(%error, "the index is behind; the next node catches up");
     }
 }
 
-/// A session takes a few descriptors; the usual soft limit of 1,024 is for other programs. Gives
-/// how many this node may have.
+/// Raises the soft limit of open descriptors to the hard limit, because each session takes a few and the
+/// usual soft limit is 1,024. Returns the limit of this node.
 fn raise_descriptor_limit() -> u64 {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "the limit of open descriptors stays low");
+        tracing::warn!(%error, "cannot raise the limit of open descriptors");
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }

@@ -1,5 +1,5 @@
 //! One live session: its owner task ([`actor`]), its link to the keeper, its open turns. The rest
-//! of the node talks to it through a [`Handle`], whose requests are served in the order sent.
+//! of the node sends requests through a [`SessionHandle`]. The owner serves them in the order sent.
 
 pub(crate) mod actor;
 mod alarm;
@@ -15,16 +15,17 @@ mod keeper_side;
 mod leaving;
 mod lifetime;
 mod limits;
+pub(crate) mod output_ends;
 mod public_view;
 mod receipts;
 mod requests;
-pub(crate) mod roots;
 mod round;
+pub(crate) mod spec;
 pub(crate) mod start;
 pub(crate) mod take_over;
 mod turn_queue;
 pub(crate) mod turns;
-pub(crate) mod view;
+pub(crate) mod writable_roots;
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -34,7 +35,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot, watch};
 use windlass_journal::SessionReader;
 use windlass_protocol::host::Within;
-use windlass_protocol::link::{Fork, ForkDone};
+use windlass_protocol::link::{ForkDone, ForkOrder};
 use windlass_protocol::{ErrorCode, Seq, SessionId, TurnId, TurnNo, api};
 
 use crate::failure::Failure;
@@ -42,14 +43,14 @@ use turns::Snapshot;
 use windlass_egress::{Decision, Ledger, SessionOwner};
 use windlass_tools::HostId;
 
-/// Requests that may wait for a session's owner; a sender waits for room.
+/// Maximum number of requests in an owner's inbox. A sender waits while the inbox is full.
 const INBOX_MAX: usize = 256;
 
-/// The owner of a session, to what serves its connections.
+/// Through this the egress proxy reports its decisions to a session's owner.
 #[derive(Debug)]
-struct Inbox(mpsc::Sender<Request>);
+struct OwnerInbox(mpsc::Sender<Request>);
 
-impl SessionOwner for Inbox {
+impl SessionOwner for OwnerInbox {
     fn report(&self, Decision { host, port, allowed, reason }: Decision) -> BoxFuture<'_, ()> {
         let request = Request::Egress { host, port, allowed, reason };
         Box::pin(async move { drop(self.0.send(request).await) })
@@ -60,77 +61,77 @@ impl SessionOwner for Inbox {
     }
 }
 
-/// How late a timer may ring before it is taken that this node itself did not run: then what the worker or
-/// the keeper had to do gets its time again, because the node may have asked for it only now.
+/// A timer that rings later than this shows that the node itself was stopped (SIGSTOP, suspend). The worker
+/// or the keeper then gets its whole time again, because the node may have sent its request only now.
 const LATE: Duration = Duration::from_millis(500);
 
 /// How the node reaches a live session.
 #[derive(Debug, Clone)]
-pub(crate) struct Handle {
+pub(crate) struct SessionHandle {
     pub id: SessionId,
     inbox: mpsc::Sender<Request>,
     info: Arc<Mutex<api::Session>>,
-    /// The last event that clients may see.
+    /// The number of the last event that clients may see.
     pub seen: watch::Receiver<Seq>,
     pub reader: SessionReader,
-    /// What it may reach and has reached for, where its policy is a list of hosts.
+    /// The allowed hosts and the connections so far, if the policy is a list of hosts.
     pub egress: Option<Arc<Ledger>>,
-    /// The first session of its family: itself, or what it was forked from, and so on.
+    /// The first session of the family: this session, if it is not a twin.
     pub family: SessionId,
-    /// Its first room for twins.
+    /// The session's first room, in which its twins' directories are made (`windlass_protocol::family`).
     pub room: Option<std::path::PathBuf>,
-    /// Who is there beside those whose requests its owner serves.
+    /// Clients that are connected without a request in the inbox.
     pub clients: idle::ClientPresence,
 }
 
 /// What the node can ask of a live session.
 #[derive(Debug)]
 pub(crate) enum Request {
-    Submit(Submit),
-    /// The turn as it is, or as it is once it ends or asks for input.
+    Submit(SubmitRequest),
+    /// Get a turn's snapshot: now, or when the turn ends or asks for input.
     Look {
-        turn: Which,
+        turn: TurnRef,
         until: Until,
-        reply: Reply<Snapshot>,
+        reply: ReplySender<Snapshot>,
     },
     /// Interrupt this turn, or the running one.
     Interrupt {
         turn: Option<TurnId>,
-        reply: Reply<Snapshot>,
+        reply: ReplySender<Snapshot>,
     },
     Input {
         turn: TurnId,
         bytes: Bytes,
         eof: bool,
-        reply: Reply<Snapshot>,
+        reply: ReplySender<Snapshot>,
     },
     Reset {
-        reply: Reply<()>,
+        reply: ReplySender<()>,
     },
-    /// Stay idle until `until` is over: a twin is about to be made.
+    /// Start no turn until the sender of `until` is dropped: a twin is about to be made.
     Hold {
         until: oneshot::Receiver<()>,
-        reply: Reply<fork::Original>,
+        reply: ReplySender<fork::HeldOriginal>,
     },
     /// Have the worker fork.
     Fork {
-        fork: Box<Fork>,
-        reply: Reply<ForkDone>,
+        fork: Box<ForkOrder>,
+        reply: ReplySender<ForkDone>,
     },
     Close {
         grace_ms: u64,
-        reply: Reply<()>,
+        reply: ReplySender<()>,
     },
-    /// The code reached for a host, or tried to.
+    /// The egress proxy allowed or refused a connection.
     Egress {
         host: String,
         port: u16,
         allowed: bool,
         reason: String,
     },
-    /// A tool host answered a call, or a part of its answer came.
+    /// A tool host sent the answer to a call, or a part of the answer.
     ToolResult(calls::ResultPart),
-    /// A tool host that was called by this session is gone.
+    /// A tool host that this session has called has disconnected.
     ToolHostGone {
         host: HostId,
     },
@@ -141,8 +142,9 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// Whether a client asks. What the code's own connections and calls bring is no use of the session.
-    fn is_of_client(&self) -> bool {
+    /// Whether a client sent this request. Only such a request restarts the idle timeout; connections and
+    /// tool calls of the session's own code do not.
+    fn is_from_client(&self) -> bool {
         match self {
             Self::Submit(_)
             | Self::Look { .. }
@@ -161,21 +163,22 @@ impl Request {
 }
 
 #[derive(Debug)]
-pub(crate) struct Submit {
+pub(crate) struct SubmitRequest {
     pub id: Option<TurnId>,
     pub code: Bytes,
     pub deadline_ms: Option<u64>,
-    /// The host tool call in which it was submitted.
+    /// The host tool call during which the turn was submitted.
     pub within: Option<Within>,
     pub until: Until,
-    /// The turn's number, as soon as it has one: whoever stops waiting asks by it.
+    /// Set as soon as the turn has a number. A caller that stops waiting for the reply uses the number to ask
+    /// again.
     pub number: Arc<OnceLock<TurnNo>>,
-    pub reply: Reply<Snapshot>,
+    pub reply: ReplySender<Snapshot>,
 }
 
-/// A turn by either of its names.
+/// A turn by its id or by its number.
 #[derive(Debug, Clone)]
-pub(crate) enum Which {
+pub(crate) enum TurnRef {
     Id(TurnId),
     Number(TurnNo),
 }
@@ -184,19 +187,27 @@ pub(crate) enum Which {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Until {
     Now,
-    /// It ended or asks for input.
+    /// When the turn has ended or asks for input.
     Settled,
 }
 
-pub(crate) type Reply<T> = oneshot::Sender<Result<T, Failure>>;
+pub(crate) type ReplySender<T> = oneshot::Sender<Result<T, Failure>>;
 
-impl Handle {
+/// Sends a reply. The receiver may be gone, which is no error.
+fn answer<T>(reply: ReplySender<T>, value: Result<T, Failure>) {
+    let _ = reply.send(value);
+}
+
+impl SessionHandle {
     pub fn info(&self) -> api::Session {
         self.info.lock().expect("no holder of this lock can panic").clone()
     }
 
-    /// Sends a request and waits for its answer. A session that ended meanwhile answers so.
-    pub async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Failure> {
+    /// Sends a request and waits for its answer. Fails with `session_ended` if the session ends first.
+    pub async fn ask<T>(
+        &self,
+        request: impl FnOnce(ReplySender<T>) -> Request,
+    ) -> Result<T, Failure> {
         let (reply, answer) = oneshot::channel();
         self.send(request(reply)).await?;
         answer.await.unwrap_or_else(|_| Err(self.gone()))
@@ -206,8 +217,8 @@ impl Handle {
         self.inbox.send(request).await.map_err(|_| self.gone())
     }
 
-    /// Why its owner does not answer: the session has ended, or this node has let go of it, and the next node
-    /// has it.
+    /// Why the owner does not answer: the session has ended, or this node stops and leaves the session to the
+    /// next node.
     pub fn gone(&self) -> Failure {
         let state = self.info.lock().expect("no holder of this lock can panic").state;
         match state {

@@ -1,9 +1,13 @@
-//! The directories of a family (`windlass_protocol::family`): making them, building a twin's place
-//! where no session can write, moving it in, and removing what nobody works in.
+//! The directories of a family, which is a session and its twins (`windlass_protocol::family`). Makes the
+//! family directory, builds a twin's directories where no session can write, moves them into the family, and
+//! removes directories that nobody uses.
 //!
-//! A session can write in its family's directory and may put anything there. So everything here is done
-//! by descriptors beneath the state directory (`windlass_beneath`), and which room is the
-//! current one is known from the keeper, never read from the disk.
+//! A *room* is the directory in which the next fork of a session puts the twin's directories. Each fork
+//! gives the original a new room inside the old one.
+//!
+//! A session can write anything into its family directory. So all work is done by descriptors beneath the
+//! state directory (`windlass_beneath`). The keeper tells which room is the current one; the node never
+//! reads that from the disk.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -14,21 +18,22 @@ use windlass_protocol::{SessionId, family};
 
 use crate::config::Config;
 
-/// Forks of one session: more than the kernel allows a confined one.
+/// Maximum number of forks of one session: more than the kernel allows a confined session.
 const DEPTH_MAX: usize = 512;
 
-/// Family directories that can carry the same session id.
+/// Maximum number of family directories for the same session id.
 const SAME_ID_MAX: usize = 1000;
 
-/// Times that something in the twin's way is moved away; a running thread can put it there again.
+/// Maximum number of attempts to move an obstacle out of a twin's way; a running session can put a new one
+/// there.
 const PLANTED_MAX: usize = 16;
 
-/// The state directory, which no session can write.
+/// Opens the state directory. No session can write in it.
 pub(crate) fn state(config: &Config) -> io::Result<Directory> {
     Directory::trusted(&config.state_dir)
 }
 
-/// A recorded path of the node's own, relative to the state directory.
+/// Makes a recorded path of the node relative to the state directory.
 pub(crate) fn inside<'a>(config: &Config, path: &'a Path) -> io::Result<&'a Path> {
     let below = path.strip_prefix(&config.state_dir).map_err(|_| {
         let message = format!("{} is not in the node's state directory", path.display());
@@ -42,13 +47,13 @@ pub(crate) fn inside<'a>(config: &Config, path: &'a Path) -> io::Result<&'a Path
     Err(io::Error::new(io::ErrorKind::InvalidInput, message))
 }
 
-/// Makes a session's first room. A directory that an earlier session of this id has left, and in which
-/// twins of it may work, is not used again.
+/// Makes a session's first room. A directory of an earlier session with this id is not reused, because twins
+/// of that session may still use it.
 pub(crate) fn make(config: &Config, id: &SessionId) -> io::Result<PathBuf> {
-    let families = config.rooms_dir();
+    let families = config.families_dir();
     let directory = state(config)?.make_directory(inside(config, &families)?, 0o700)?;
     for name in names_of(id) {
-        // An empty one is of a session that did not come to be.
+        // An empty directory belongs to a session that failed to start.
         let _ = directory.remove_directory(&name);
         match directory.create_directory(&name, 0o700) {
             Ok(_) => return Ok(families.join(name)),
@@ -56,7 +61,7 @@ pub(crate) fn make(config: &Config, id: &SessionId) -> io::Result<PathBuf> {
             Err(error) => return Err(error),
         }
     }
-    Err(io::Error::other("too many directories of earlier sessions with this id"))
+    Err(io::Error::other(format!("there are too many directories of earlier sessions {id}")))
 }
 
 /// The names that a session's family directory may have.
@@ -65,8 +70,8 @@ fn names_of(id: &SessionId) -> impl Iterator<Item = OsString> {
     first.chain((2..SAME_ID_MAX).map(move |number| format!("{id}~{number}").into()))
 }
 
-/// Whether a keeper's word for the current room can be: the first one, or one of those that forks make
-/// in it.
+/// Whether `room`, as a keeper reports it, can be the current room: the first room, or a room that forks
+/// make in it.
 pub(crate) fn is_room_of(first: &Path, room: &Path) -> bool {
     let Ok(below) = room.strip_prefix(first) else { return false };
     let next = family::next_room(Path::new(""));
@@ -74,25 +79,25 @@ pub(crate) fn is_room_of(first: &Path, room: &Path) -> bool {
         && below.components().all(|part| part.as_os_str() == next.as_os_str())
 }
 
-/// Why a twin's place cannot be moved into its family.
+/// Why a twin's directories cannot be moved into the family.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InstallError {
-    #[error("{path} cannot be used: {cause}")]
+    #[error("cannot use {path}: {cause}")]
     Room { path: PathBuf, cause: io::Error },
     #[error("{path} is in the way and cannot be moved away: {cause}")]
     Planted { path: PathBuf, cause: io::Error },
 }
 
-/// A twin's place while it is built. What is left of it is removed when it is dropped.
+/// The directories of a twin while they are built. Dropping this removes what was not installed.
 #[derive(Debug)]
-pub(crate) struct Staged {
+pub(crate) struct StagedTwin {
     staging: Directory,
     directory: Directory,
     name: OsString,
 }
 
-impl Staged {
-    /// Makes the directories of a fork, empty, where no session can write.
+impl StagedTwin {
+    /// Makes the empty directories of a fork where no session can write.
     pub fn new(config: &Config, twin: &SessionId) -> io::Result<Self> {
         let staging =
             state(config)?.make_directory(inside(config, &config.staging_dir())?, 0o700)?;
@@ -107,19 +112,19 @@ impl Staged {
         Ok(staged)
     }
 
-    /// Where the copy of the workspace goes.
+    /// The directory for the copy of the workspace.
     pub fn workspace(&self) -> io::Result<Directory> {
         self.directory.directory(family::workspace(Path::new("")))
     }
 
-    /// Moves all of it into a room, each directory whole.
+    /// Moves the directories into a room.
     pub fn install(self, config: &Config, room: &Path) -> Result<(), InstallError> {
         let failed = |cause| InstallError::Room { path: room.to_owned(), cause };
         let below = inside(config, room).map_err(failed)?;
         let into = state(config).and_then(|state| state.directory(below)).map_err(failed)?;
         let here = Path::new("");
-        // The twin's place last: with it the fork has its directories.
-        for part in [family::next_room(here), family::place(here)] {
+        // The twin directory last: when it is there, the fork is complete.
+        for part in [family::next_room(here), family::twin_dir(here)] {
             self.move_in(&part, &into).map_err(|cause| {
                 let path = room.join(&part);
                 InstallError::Planted { path, cause }
@@ -135,7 +140,7 @@ impl Staged {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 _ => break,
             }
-            // Whatever it is, it is moved to where no session can write, and goes with the rest.
+            // The obstacle is moved to where no session can write, and is removed with the staging.
             let away = format!("{}-{number}", part.display());
             match into.rename(part, &self.directory, &away) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -146,57 +151,57 @@ impl Staged {
     }
 }
 
-impl Drop for Staged {
+impl Drop for StagedTwin {
     fn drop(&mut self) {
         if let Err(error) = self.staging.remove_tree(&self.name) {
             let name = self.name.display();
-            tracing::warn!(%name, %error, "a fork's staging directory cannot be removed");
+            tracing::warn!(%name, %error, "cannot remove the staging directory of a fork");
         }
     }
 }
 
-/// Removes what forks of an earlier node left half built.
+/// Removes the incomplete directories that forks of an earlier node left.
 pub(crate) fn sweep_staging(config: &Config) {
     let staging = config.staging_dir();
     let swept = state(config).and_then(|state| state.remove_tree(inside(config, &staging)?));
     if let Err(error) = swept {
-        tracing::warn!(path = %staging.display(), %error, "staging directories cannot be removed");
+        tracing::warn!(path = %staging.display(), %error, "cannot remove staging directories");
     }
 }
 
-/// Removes the place of a twin that has not come to be.
-pub(crate) fn remove_place(config: &Config, room: &Path) {
-    remove(config, &family::place(room));
+/// Removes the directory of a twin that failed to start.
+pub(crate) fn remove_twin_dir(config: &Config, room: &Path) {
+    remove(config, &family::twin_dir(room));
 }
 
-/// Removes one of the node's own directories, which a session could write, with all that is in it.
+/// Removes a directory of the node in which a session could write, with its content.
 pub(crate) fn remove(config: &Config, path: &Path) {
     let removed = state(config).and_then(|state| state.remove_tree(inside(config, path)?));
     if let Err(error) = removed {
-        tracing::warn!(path = %path.display(), %error, "a session's directory cannot be removed");
+        tracing::warn!(path = %path.display(), %error, "cannot remove a session's directory");
     }
 }
 
-/// Links a session's own workspace to where it really is.
+/// Makes the symlink from a session's entry in the workspaces directory to its real workspace.
 pub(crate) fn link(config: &Config, id: &SessionId, workspace: &Path) -> io::Result<()> {
     let workspaces = config.workspaces_dir();
     let directory = state(config)?.make_directory(inside(config, &workspaces)?, 0o755)?;
-    // A link that is there already is of a session that did not come to be.
+    // An existing symlink belongs to a session that failed to start.
     let _ = directory.remove_file(id.as_str());
     directory.symlink(workspace, id.as_str())
 }
 
-/// Removes a link of [`link`].
+/// Removes the symlink that [`link`] made.
 pub(crate) fn unlink(config: &Config, id: &SessionId) {
     let path = config.workspace_of(id);
     let _ = state(config).and_then(|state| state.remove_file(inside(config, &path)?));
 }
 
-/// Removes the rooms of a session that is over, as far as they are empty.
+/// Removes the empty rooms of an ended session.
 pub(crate) fn remove_empty(config: &Config, first: &Path) {
     let (Ok(state), Ok(first)) = (state(config), inside(config, first)) else { return };
     let mut room = first.to_owned();
-    // Only empty directories go, so it does not matter who made them.
+    // Only empty directories are removed, so it does not matter who made them.
     while room.components().count() < DEPTH_MAX {
         let next = family::next_room(&room);
         match state.look(&next) {
@@ -207,34 +212,34 @@ pub(crate) fn remove_empty(config: &Config, first: &Path) {
     while room.starts_with(first) && state.remove_directory(&room).is_ok() && room.pop() {}
 }
 
-/// Whether something is at one of the node's own paths.
+/// Whether a path of the node exists. If the kernel cannot tell, it counts as existing.
 pub(crate) fn is_there(config: &Config, path: &Path) -> bool {
     let found = inside(config, path).and_then(|path| state(config)?.look(path));
     !matches!(found, Ok(None))
 }
 
-/// The session id that a family's directory was named after.
+/// The session id in the name of a family directory.
 fn id_of(name: &OsStr) -> Option<&str> {
     let name = name.to_str()?;
     Some(name.split_once('~').map_or(name, |(id, _)| id))
 }
 
-/// The family directory that a path is in, and the id that it was named after where that is known.
+/// The family directory that contains a path, and the session id in its name, if it has one.
 pub(crate) fn root_of(config: &Config, path: &Path) -> Option<(PathBuf, Option<SessionId>)> {
-    if let Ok(below) = path.strip_prefix(config.rooms_dir()) {
+    if let Ok(below) = path.strip_prefix(config.families_dir()) {
         let name = below.components().next()?.as_os_str();
         let id = id_of(name).and_then(|id| SessionId::parse(id).ok());
-        return Some((config.rooms_dir().join(name), id));
+        return Some((config.families_dir().join(name), id));
     }
-    let below = path.strip_prefix(config.places_dir()).ok()?;
-    Some((config.places_dir().join(below.components().next()?), None))
+    let below = path.strip_prefix(config.legacy_pool_dir()).ok()?;
+    Some((config.legacy_pool_dir().join(below.components().next()?), None))
 }
 
-/// The links of [`link`]: whose they are, and where they lead.
+/// All symlinks of [`link`]: the session and the target.
 pub(crate) fn links(config: &Config) -> io::Result<Vec<(SessionId, PathBuf)>> {
     let workspaces = config.workspaces_dir();
     let directory = match state(config)?.directory(inside(config, &workspaces)?) {
-        // No session has had a workspace of its own yet.
+        // The node has not made a workspace yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         directory => directory?,
     };
@@ -260,21 +265,21 @@ mod tests {
     }
 
     fn fork(config: &Config, room: &Path, twin: &str) -> Result<(), InstallError> {
-        Staged::new(config, &id(twin)).unwrap().install(config, room)
+        StagedTwin::new(config, &id(twin)).unwrap().install(config, room)
     }
 
     #[test]
-    fn the_room_moves_on_with_each_fork_and_empty_ones_go() {
+    fn each_fork_makes_a_new_room_and_empty_rooms_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         let first = make(&config, &id("s")).unwrap();
         fork(&config, &first, "t1").unwrap();
         let (copy, second) = (family::workspace(&first), first.join("o"));
         fork(&config, &second, "t2").unwrap();
-        remove_place(&config, &second);
+        remove_twin_dir(&config, &second);
         remove_empty(&config, &first);
         assert!(copy.is_dir() && !second.exists());
-        assert!(family::room_of_twin(&first).is_dir(), "it is another's");
+        assert!(family::room_of_twin(&first).is_dir(), "it belongs to the twin");
         remove_empty(&config, &family::room_of_twin(&first));
         assert_eq!(links(&config).unwrap(), []);
         link(&config, &id("t1"), &copy).unwrap();
@@ -283,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn only_rooms_that_forks_make_are_rooms() {
+    fn only_rooms_that_forks_make_are_accepted() {
         let first = Path::new("/s/families/one");
         for (room, is) in [
             ("/s/families/one", true),
@@ -302,7 +307,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         let first = make(&config, &id("s")).unwrap();
-        assert_eq!(make(&config, &id("s")).unwrap(), first, "nobody has used it");
+        assert_eq!(make(&config, &id("s")).unwrap(), first, "the empty directory is reused");
         std::fs::write(first.join("left"), "").unwrap();
         let second = make(&config, &id("s")).unwrap();
         assert_ne!(second, first);
@@ -310,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_planted_is_moved_away_and_nothing_outside_is_touched() {
+    fn planted_files_are_moved_away_and_nothing_outside_is_touched() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         let outside = dir.path().join("outside");
@@ -324,12 +329,12 @@ mod tests {
         assert!(first.join("o").symlink_metadata().unwrap().is_dir());
         assert!(outside.join("t/keep").is_dir());
         assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
-        // A link where a room should be.
+        // A symlink instead of a room.
         std::fs::remove_dir(first.join("o")).unwrap();
         std::os::unix::fs::symlink(&outside, first.join("o")).unwrap();
         let refused = fork(&config, &first.join("o"), "t2").unwrap_err();
         assert!(matches!(&refused, InstallError::Room { path, .. } if *path == first.join("o")));
-        remove_place(&config, &first.join("o"));
+        remove_twin_dir(&config, &first.join("o"));
         remove_empty(&config, &first);
         assert!(outside.join("t/keep").is_dir());
     }

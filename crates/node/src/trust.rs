@@ -1,9 +1,10 @@
-//! What the node may run with the user's rights, outside of every sandbox: programs and modules from
-//! places that no session, past or present, could write. Owns the record of those places.
+//! What the node may run with the user's rights, outside every sandbox: programs and modules from
+//! directories in which no session, past or present, could write. Owns the record of the roots in which
+//! sessions could write.
 //!
-//! A place is not trusted for being old or for being the user's. It is trusted because every directory
-//! on the way to it, symbolic links included, is outside of all recorded roots. When the record cannot
-//! be read, only what belongs to root and to nobody else is trusted.
+//! A directory is not trusted because it is old or belongs to the user. It is trusted because every
+//! directory on the path to it, also through symlinks, is outside all recorded roots. When the record cannot
+//! be read, only directories that root alone can write are trusted.
 
 mod record;
 pub(crate) mod way;
@@ -16,46 +17,44 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use self::record::Record;
-use self::way::{Way, WayError};
+use self::record::RootsRecord;
+use self::way::{ResolveError, ResolvedPath};
 
 pub(crate) use self::record::FILE;
 
-/// How long a session with a new writable root waits for a program that is being started from there.
+/// Maximum time that a session with a new writable root waits for a program that is being started from there.
 const IN_USE_WAIT: Duration = Duration::from_secs(10);
 
-/// Mode bits of a directory: every user may write; the group may write; users may not replace each
-/// other's files.
+/// Mode bits of a directory: every user can write; the group can write; users cannot replace each other's
+/// files.
 const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
 const STICKY: u32 = 0o1000;
 
-/// See the module's first lines.
 #[derive(Debug)]
 pub(crate) struct Trust {
-    /// Directories in which the node makes workspaces. Sessions write them, and the record lacks
-    /// them.
-    own: Vec<PathBuf>,
+    /// The node's directories in which sessions can write, such as workspaces. They are not in the record.
+    node_dirs: Vec<PathBuf>,
     is_root: bool,
-    state: Mutex<State>,
+    state: Mutex<TrustState>,
     /// Notified when an entry of `in_use` is removed.
     released: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
-    record: Record,
-    /// Goes up with each new root.
+struct TrustState {
+    record: RootsRecord,
+    /// Increases with each new root.
     generation: u64,
-    /// Places from which the node is starting a program at this moment.
-    in_use: Vec<(u64, Places)>,
+    /// Directories from which the node is starting a program now.
+    in_use: Vec<(u64, CodeDirs)>,
     last_use: u64,
 }
 
-/// Directories that decide which code a program runs.
+/// The directories that decide which code a program runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Places {
-    /// Directories in which a name on the program's path is looked up.
+pub(crate) struct CodeDirs {
+    /// Directories in which a part of the program's path is looked up.
     pub directories: BTreeSet<PathBuf>,
     /// Directories from which the program may load any file, at any depth.
     pub trees: BTreeSet<PathBuf>,
@@ -64,18 +63,18 @@ pub(crate) struct Places {
 /// Why the node does not run something itself.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Distrust {
-    #[error("{place} can be written by sessions that work in {root}")]
-    Written { place: PathBuf, root: PathBuf },
+    #[error("{directory} can be written by sessions that work in {root}")]
+    Written { directory: PathBuf, root: PathBuf },
     #[error("every user of this machine can write to {0}")]
     Shared(PathBuf),
     #[error(
-        "{place} does not belong to root alone, and {record} does not tell what sessions could \
-         write: {why}"
+        "{directory} can be written by other users than root, and the record {record} of what \
+         sessions could write cannot be read: {why}"
     )]
-    Unknown { place: PathBuf, record: PathBuf, why: String },
+    Unknown { directory: PathBuf, record: PathBuf, why: String },
     #[error(transparent)]
-    Way(#[from] WayError),
-    #[error("{0} has too many entries to be checked")]
+    Unresolved(#[from] ResolveError),
+    #[error("{0} has too many entries to check")]
     TooMany(PathBuf),
     #[error("{0} has a second name (a hard link), by which a session could change it")]
     Linked(PathBuf),
@@ -83,19 +82,19 @@ pub(crate) enum Distrust {
     Unreadable { path: PathBuf, why: String },
 }
 
-/// While this is there, no session gets one of its places to write.
+/// While this value lives, no session gets write access to its directories.
 #[derive(Debug)]
-pub(crate) struct InUse<'a> {
+pub(crate) struct CodeDirsInUse<'a> {
     trust: &'a Trust,
     number: u64,
 }
 
 impl Trust {
-    /// Reads the record below `state_dir`. Without one it is begun with `earlier`, the roots of
-    /// sessions that were made before there was a record.
+    /// Reads the record in `state_dir`. If there is none, makes one with `earlier`: the roots of sessions
+    /// that an earlier release made without a record.
     pub fn open(
         state_dir: &Path,
-        own: impl IntoIterator<Item = PathBuf>,
+        node_dirs: impl IntoIterator<Item = PathBuf>,
         earlier: impl FnOnce() -> Result<Vec<PathBuf>, String>,
     ) -> Self {
         let real = |path: PathBuf| std::fs::canonicalize(&path).unwrap_or(path);
@@ -104,30 +103,34 @@ impl Trust {
             Ok(below) => state.join(below),
             Err(_) => path,
         };
-        let own: Vec<PathBuf> = own.into_iter().map(moved).collect();
-        let of_sessions = |path: &PathBuf| !own.iter().any(|own| path.starts_with(own));
+        let node_dirs: Vec<PathBuf> = node_dirs.into_iter().map(moved).collect();
+        let of_sessions = |path: &PathBuf| !node_dirs.iter().any(|dir| path.starts_with(dir));
         let earlier = || Ok(earlier()?.into_iter().filter(of_sessions).collect());
-        let record = Record::open(&state.join(FILE), earlier);
+        let record = RootsRecord::open(&state.join(FILE), earlier);
         if let Err(why) = record.roots() {
-            tracing::error!(file = %record.file().display(), why, "programs of the user are not trusted");
+            tracing::error!(
+                file = %record.file().display(),
+                why,
+                "cannot read the record of writable roots: the user's programs are not trusted"
+            );
         }
-        let state = State { record, generation: 0, in_use: Vec::new(), last_use: 0 };
+        let state = TrustState { record, generation: 0, in_use: Vec::new(), last_use: 0 };
         Self {
-            own,
+            node_dirs,
             is_root: rustix::process::geteuid().is_root(),
             state: Mutex::new(state),
             released: Condvar::new(),
         }
     }
 
-    /// Remembers, for good, that sessions can write to `roots`, which are free of symbolic links.
-    /// Called before the session starts; touches the disk only for a root that is new. The root
-    /// directory is not remembered: nothing would be left to trust. Tells whether something is new.
+    /// Records permanently that sessions can write in `roots`, which contain no symlinks. Called before the
+    /// session starts; writes to the disk only for a new root. `/` is not recorded, because then nothing
+    /// would be trusted any more. Returns whether a root is new.
     pub fn remember<'a>(&self, roots: impl IntoIterator<Item = &'a PathBuf>) -> io::Result<bool> {
         let mut state = self.lock();
-        let is_new = |state: &State, root: &Path| {
+        let is_new = |state: &TrustState, root: &Path| {
             root != Path::new("/")
-                && !self.own.iter().any(|own| root.starts_with(own))
+                && !self.node_dirs.iter().any(|dir| root.starts_with(dir))
                 && !state.record.has(root)
         };
         let new: Vec<&Path> =
@@ -136,10 +139,11 @@ impl Trust {
             return Ok(false);
         }
         let until = Instant::now() + IN_USE_WAIT;
-        while state.in_use.iter().any(|(_, places)| new.iter().any(|root| places.meet(root))) {
+        while state.in_use.iter().any(|(_, dirs)| new.iter().any(|root| dirs.overlap(root))) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let message = "an interpreter is being started from there; try again in a moment";
+                let message =
+                    "an interpreter is being started from this directory; try again in a moment";
                 return Err(io::Error::new(io::ErrorKind::WouldBlock, message));
             }
             let waited = self.released.wait_timeout(state, left);
@@ -149,144 +153,146 @@ impl Trust {
         new.into_iter().try_for_each(|root| state.record.add(root)).map(|()| true)
     }
 
-    /// Changes whenever there is a new root.
+    /// Changes with each new root.
     pub fn generation(&self) -> u64 {
         self.lock().generation
     }
 
-    /// All roots that sessions could write; none if that is not known.
+    /// All roots in which sessions could write; `None` if the record cannot be read.
     pub fn roots(&self) -> Option<Vec<PathBuf>> {
         let state = self.lock();
         let recorded = state.record.roots().ok()?;
-        Some(recorded.iter().chain(&self.own).cloned().collect())
+        Some(recorded.iter().chain(&self.node_dirs).cloned().collect())
     }
 
-    /// The way to a program, if no session could have changed it.
-    pub fn way(&self, path: &Path) -> Result<Way, Distrust> {
+    /// Resolves the path of a program, if no session could have changed a directory on the path.
+    pub fn way(&self, path: &Path) -> Result<ResolvedPath, Distrust> {
         let way = way::resolve(path)?;
-        self.check(&Places { directories: way.directories.clone(), trees: BTreeSet::new() })?;
+        self.check(&CodeDirs { directories: way.directories.clone(), trees: BTreeSet::new() })?;
         Ok(way)
     }
 
-    /// Whether no session could have written to these places.
-    pub fn check(&self, places: &Places) -> Result<(), Distrust> {
-        self.check_in(&self.lock(), places)
+    /// Checks that no session could have written in these directories.
+    pub fn check(&self, dirs: &CodeDirs) -> Result<(), Distrust> {
+        self.check_in(&self.lock(), dirs)
     }
 
-    /// Checks the same, and keeps sessions away from these places until the answer is dropped.
-    pub fn hold(&self, places: &Places) -> Result<InUse<'_>, Distrust> {
+    /// Checks the same, and denies sessions write access to these directories until the result is dropped.
+    pub fn hold(&self, dirs: &CodeDirs) -> Result<CodeDirsInUse<'_>, Distrust> {
         let mut state = self.lock();
-        self.check_in(&state, places)?;
+        self.check_in(&state, dirs)?;
         state.last_use += 1;
         let number = state.last_use;
-        state.in_use.push((number, places.clone()));
-        Ok(InUse { trust: self, number })
+        state.in_use.push((number, dirs.clone()));
+        Ok(CodeDirsInUse { trust: self, number })
     }
 
-    fn check_in(&self, state: &State, places: &Places) -> Result<(), Distrust> {
+    fn check_in(&self, state: &TrustState, dirs: &CodeDirs) -> Result<(), Distrust> {
         match state.record.roots() {
             Ok(roots) => {
-                let written = |(place, root): (&Path, &Path)| Distrust::Written {
-                    place: place.to_owned(),
+                let written = |(directory, root): (&Path, &Path)| Distrust::Written {
+                    directory: directory.to_owned(),
                     root: root.to_owned(),
                 };
-                let own = self.own.iter().find_map(|root| places.met_by(root));
-                let met = own.or_else(|| roots.iter().find_map(|root| places.met_by(root)));
-                met.map_or(Ok(()), |met| Err(written(met)))?;
+                let in_node_dir = self.node_dirs.iter().find_map(|root| dirs.overlap_with(root));
+                let overlap =
+                    in_node_dir.or_else(|| roots.iter().find_map(|root| dirs.overlap_with(root)));
+                overlap.map_or(Ok(()), |overlap| Err(written(overlap)))?;
                 let shared = |mode| mode & OTHERS_WRITE != 0 && mode & STICKY == 0;
-                let found = places.above().into_iter().find(|path| has_mode(path, shared));
+                let found = dirs.with_parents().into_iter().find(|path| has_mode(path, shared));
                 found.map_or(Ok(()), |path| Err(Distrust::Shared(path.to_owned())))
             }
             Err(why) => {
-                let others = |path: &&Path| self.is_root || !is_roots_alone(path);
-                let unknown = |place: &Path| Distrust::Unknown {
-                    place: place.to_owned(),
+                let others = |path: &&Path| self.is_root || !only_root_writes(path);
+                let unknown = |directory: &Path| Distrust::Unknown {
+                    directory: directory.to_owned(),
                     record: state.record.file().to_owned(),
                     why: why.to_owned(),
                 };
-                let found = places.above().into_iter().find(others);
-                found.map_or(Ok(()), |place| Err(unknown(place)))
+                let found = dirs.with_parents().into_iter().find(others);
+                found.map_or(Ok(()), |directory| Err(unknown(directory)))
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TrustState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for InUse<'_> {
+impl Drop for CodeDirsInUse<'_> {
     fn drop(&mut self) {
         self.trust.lock().in_use.retain(|(number, _)| *number != self.number);
         self.trust.released.notify_all();
     }
 }
 
-impl Places {
-    /// Adds the way to `path`, and gives where it leads.
-    pub fn add_way(&mut self, path: &Path) -> Result<PathBuf, WayError> {
+impl CodeDirs {
+    /// Adds all directories on the path to `path`. Returns the real path.
+    pub fn add_way(&mut self, path: &Path) -> Result<PathBuf, ResolveError> {
         way::walk(path, &mut self.directories)
     }
 
-    /// Adds a directory with all that is in it, and gives where it really is.
-    pub fn add_tree(&mut self, path: &Path) -> Result<PathBuf, WayError> {
+    /// Adds a directory with its content. Returns its real path.
+    pub fn add_tree(&mut self, path: &Path) -> Result<PathBuf, ResolveError> {
         let real = self.add_way(path)?;
         self.trees.insert(real.clone());
         Ok(real)
     }
 
-    /// Adds a directory that may be missing. A missing one is trusted only if no session could make
+    /// Adds a directory that may not exist. A missing directory is trusted only if no session could create
     /// it.
-    pub fn add_named(&mut self, path: &Path) -> Result<(), WayError> {
+    pub fn add_named(&mut self, path: &Path) -> Result<(), ResolveError> {
         match self.add_tree(path) {
-            Ok(_) | Err(WayError::Look { .. }) => Ok(()),
+            Ok(_) | Err(ResolveError::Look { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Whether writing to `root` could change something here.
-    fn meet(&self, root: &Path) -> bool {
-        self.met_by(root).is_some()
+    /// Whether writing in `root` could change the code.
+    fn overlap(&self, root: &Path) -> bool {
+        self.overlap_with(root).is_some()
     }
 
-    fn met_by<'a>(&'a self, root: &'a Path) -> Option<(&'a Path, &'a Path)> {
-        let on_the_way = self.directories.iter().find(|place| place.starts_with(root));
+    /// The directory that writing in `root` could change, with `root`.
+    fn overlap_with<'a>(&'a self, root: &'a Path) -> Option<(&'a Path, &'a Path)> {
+        let on_the_path = self.directories.iter().find(|directory| directory.starts_with(root));
         let within =
             || self.trees.iter().find(|tree| tree.starts_with(root) || root.starts_with(tree));
-        on_the_way.or_else(within).map(|place| (place.as_path(), root))
+        on_the_path.or_else(within).map(|directory| (directory.as_path(), root))
     }
 
-    /// All directories, and those above them.
-    fn above(&self) -> BTreeSet<&Path> {
+    /// All directories and their parents.
+    fn with_parents(&self) -> BTreeSet<&Path> {
         self.directories.iter().chain(&self.trees).flat_map(|path| path.ancestors()).collect()
     }
 }
 
 impl Distrust {
-    /// What the user can do about it.
+    /// What the user can do about the distrust.
     pub fn remedy(&self) -> String {
         match self {
             Self::Unknown { record, .. } => format!(
-                "remove {} when no interpreter on PATH or in environments.json lies where sessions \
-                 could write, and restart the node",
+                "make sure that no interpreter on PATH or in environments.json is in a directory \
+                 that sessions could write, then remove {} and restart the node",
                 record.display()
             ),
             Self::Linked(_) => "install its packages with copies instead of hard links, as with \
-                 UV_LINK_MODE=copy; until then, code runs inside of the sandbox only"
+                 UV_LINK_MODE=copy; until then, its code runs only inside the sandbox"
                 .to_owned(),
-            _ => "use an interpreter in a place that no session can write, such as one of the \
-                 system's; in this one, code runs inside of the sandbox only"
+            _ => "use an interpreter in a directory that no session can write, such as one of the \
+                 system; the code of this one runs only inside the sandbox"
                 .to_owned(),
         }
     }
 }
 
-/// The reason with its remedy, for people.
+/// The distrust with its remedy, as text.
 pub(crate) struct Advice<'a>(pub &'a Distrust);
 
 impl fmt::Display for Advice<'_> {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(to, "the node does not run it itself: {}; {}", self.0, self.0.remedy())
+        write!(to, "the node does not run it outside the sandbox: {}; {}", self.0, self.0.remedy())
     }
 }
 
@@ -294,8 +300,8 @@ fn has_mode(path: &Path, wanted: impl Fn(u32) -> bool) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir() && wanted(found.mode()))
 }
 
-/// Whether only root can write there.
-fn is_roots_alone(path: &Path) -> bool {
+/// Whether only root can write in a directory.
+fn only_root_writes(path: &Path) -> bool {
     std::fs::symlink_metadata(path)
         .is_ok_and(|found| found.uid() == 0 && found.mode() & (GROUP_WRITES | OTHERS_WRITE) == 0)
 }

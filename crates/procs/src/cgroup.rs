@@ -1,6 +1,13 @@
-//! Control groups: what the kernel counts and limits for a session's processes together. Finds out
-//! what the machine allows (`support`), makes and removes a session's directories (`session`),
-//! reads them (`gauge`) and says what they enforce (`report`). `joining` moves a process into them.
+//! Control groups (cgroups): the kernel counts and limits what all processes of a session use together.
+//!
+//! | module | task |
+//! |---|---|
+//! | `support` | finds out which cgroups this machine allows |
+//! | `session` | makes and removes a session's cgroup directories |
+//! | `joining` | moves a process into the cgroups |
+//! | `gauge` | reads usage and limits |
+//! | `report` | says which limits are enforced |
+//! | `kill` | a cgroup that only serves to kill a process tree at once |
 
 mod gauge;
 pub mod joining;
@@ -10,7 +17,7 @@ mod session;
 mod support;
 
 pub use gauge::Gauge;
-pub(crate) use kill::Cgroup;
+pub(crate) use kill::KillCgroup;
 pub use report::controls;
 pub use session::{Cgroups, dirs_by_name, name_of, prefix_of, remove_by_name, sweep};
-pub use support::{CgroupSupport, Controller, Place};
+pub use support::{CgroupSupport, Controller, V1Hierarchy};

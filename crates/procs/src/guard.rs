@@ -1,5 +1,5 @@
-//! Holding without namespaces: the caller becomes a subreaper, so orphans below it come to it, and
-//! a guard process stays above it that ends whatever the caller leaves behind if it dies first.
+//! Holds a process tree without namespaces. The caller becomes a subreaper, so orphans below it become its
+//! children. A guard process above the caller kills the processes that remain when the caller has ended.
 
 use std::io;
 
@@ -8,14 +8,14 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, getpid};
 use rustix::process::{set_child_subreaper, set_parent_process_death_signal};
 
-use crate::cgroup::Cgroup;
+use crate::cgroup::KillCgroup;
 use crate::hold::HoldError;
 use crate::tree;
 
-/// Goes on as a subreaper below a guard; the calling process becomes the guard and never returns.
-pub(crate) fn enter() -> Result<(u32, Option<Cgroup>), HoldError> {
+/// Continues as a subreaper below a guard; the calling process becomes the guard and never returns.
+pub(crate) fn enter() -> Result<(u32, Option<KillCgroup>), HoldError> {
     become_subreaper()?;
-    let cgroup = Cgroup::make();
+    let cgroup = KillCgroup::make();
     let guard = getpid();
     // SAFETY: the caller has one thread, so the child may do anything a process may.
     match unsafe { fork() } {
@@ -23,7 +23,7 @@ pub(crate) fn enter() -> Result<(u32, Option<Cgroup>), HoldError> {
         Ok(ForkResult::Child) => {}
         Err(errno) => return Err(HoldError::Failed { act: "fork", cause: errno.into() }),
     }
-    // The guard's death reaches us as SIGTERM, on which a keeper ends its tree.
+    // The kernel sends this process SIGTERM when the guard dies. A keeper ends its tree on SIGTERM.
     let failed = |cause: io::Error| HoldError::Failed { act: "watch the guard", cause };
     set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
         .map_err(|errno| failed(errno.into()))?;
@@ -39,9 +39,10 @@ fn become_subreaper() -> Result<(), HoldError> {
         .map_err(|errno| HoldError::Failed { act: "become a subreaper", cause: errno.into() })
 }
 
-/// Waits for the held process to end, ends all that it left, and exits.
-fn stand_guard(held: Pid, cgroup: Option<&Cgroup>) -> ! {
-    // Only SIGKILL ends a guard before its charge; an error here leaves the default, which is safe.
+/// Waits for the held process to end, kills the processes that it left, and exits.
+fn stand_guard(held: Pid, cgroup: Option<&KillCgroup>) -> ! {
+    // Only SIGKILL can end the guard before the held process. If blocking fails, signals keep their default,
+    // which is safe.
     let _ = sigprocmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None);
     release_descriptors();
     loop {
@@ -56,7 +57,8 @@ fn stand_guard(held: Pid, cgroup: Option<&Cgroup>) -> ! {
     if let Some(cgroup) = cgroup {
         cgroup.kill();
     }
-    // Each round ends the children of this moment; theirs come to us and fall in the next.
+    // Each round kills the current children. Their children become children of the guard; the next round
+    // kills them.
     while tree::kill_children() > 0 {
         if waitpid(None::<Pid>, None).is_err() {
             break;
@@ -68,8 +70,8 @@ fn stand_guard(held: Pid, cgroup: Option<&Cgroup>) -> ! {
     std::process::exit(0)
 }
 
-/// The guard keeps none of the keeper's descriptors: a listening socket held here would outlive
-/// the keeper and look alive to a node.
+/// Closes the guard's copies of the keeper's descriptors. An open listening socket in the guard would outlive
+/// the keeper, and a node would take the keeper for alive.
 fn release_descriptors() {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
     let open: Vec<i32> =

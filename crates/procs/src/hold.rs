@@ -1,25 +1,25 @@
-//! Holding a process tree: after [`enter`], whatever is started below the calling process ends
-//! with it, however it tries to get away. Decides which way is used; the ways are in
-//! `namespace` and `guard`.
+//! Holds a process tree: after [`enter`], every process that is started below the calling process ends
+//! when the calling process ends, even if it daemonizes. This module chooses the mechanism; `namespace` and
+//! `guard` implement the two mechanisms.
 
 use std::io;
 
 use windlass_protocol::link::Hold;
 
-use crate::cgroup::Cgroup;
+use crate::cgroup::KillCgroup;
 use crate::{guard, memory, namespace, tree};
 
-/// Which way of holding the caller wants.
+/// The mechanism that the caller requests for holding its process tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Wanted {
-    /// A pid namespace where the machine allows it, else a subreaper.
+pub enum HoldMode {
+    /// A pid namespace if the machine allows one, else a subreaper.
     #[default]
     Auto,
     PidNamespace,
     Subreaper,
 }
 
-impl Wanted {
+impl HoldMode {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -31,11 +31,11 @@ impl Wanted {
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Auto, Self::PidNamespace, Self::Subreaper]
             .into_iter()
-            .find(|wanted| wanted.as_str() == text)
+            .find(|mode| mode.as_str() == text)
     }
 }
 
-/// Why a tree cannot be held.
+/// Why a process tree cannot be held.
 #[derive(Debug, thiserror::Error)]
 pub enum HoldError {
     #[error("this machine refuses a new pid namespace")]
@@ -48,23 +48,23 @@ pub enum HoldError {
     },
 }
 
-/// The tree below this process, held.
+/// The process tree below the calling process, which is its holder.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldTree {
     hold: Hold,
     pid: u32,
-    /// With a subreaper, where the machine lets us make one.
-    cgroup: Option<Cgroup>,
+    /// Only with a subreaper, and only if the machine allows this process to create a cgroup.
+    cgroup: Option<KillCgroup>,
 }
 
-impl Held {
+impl HeldTree {
     pub(crate) fn new(hold: Hold, pid: u32) -> Self {
         Self { hold, pid, cgroup: None }
     }
 
-    /// A holder that has started nothing, for fuzzing.
+    /// A tree without processes, for fuzzing.
     #[doc(hidden)]
-    pub fn of_nothing() -> Self {
+    pub fn empty() -> Self {
         Self::new(Hold::Subreaper, 0)
     }
 
@@ -72,30 +72,29 @@ impl Held {
         self.hold
     }
 
-    /// This process's id as its parent sees it; inside a pid namespace it calls itself 1. 0 for the
-    /// keeper of a twin, which cannot know it.
+    /// The holder's process id outside of its pid namespace; inside, its id is 1. The keeper of a twin
+    /// cannot know its id outside, so the value is 0 there.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Starts processes so that they are held. The caller has one thread.
-    pub fn around<T>(&self, start: impl FnOnce() -> T) -> T {
+    /// Runs `start`, which starts processes, so that they belong to this tree. The caller has one thread.
+    pub fn start_held<T>(&self, start: impl FnOnce() -> T) -> T {
         match &self.cgroup {
-            Some(cgroup) => cgroup.around(start),
+            Some(cgroup) => cgroup.start_inside(start),
             None => start(),
         }
     }
 
-    /// Leaves nothing of the holding itself behind. For when nothing is held any more.
-    pub fn let_go(&self) {
+    /// Removes the cgroup, if there is one. Call it when no process of the tree is left.
+    pub fn release(&self) {
         if let Some(cgroup) = &self.cgroup {
             cgroup.remove();
         }
     }
 
-    /// Sends SIGKILL to everything below this process. What has ended is then reaped with
-    /// [`crate::reap_all`]; until that says nothing is left, call this again after each reaping,
-    /// since orphans come to us as their parents die.
+    /// Sends SIGKILL to every process of the tree. Then reap with [`crate::reap_all`], and repeat both calls
+    /// until no child is left: orphans become children of the holder when their parents die.
     pub fn kill_all(&self) {
         match self.hold {
             Hold::PidNamespace => namespace::kill_everyone_else(),
@@ -109,19 +108,19 @@ impl Held {
     }
 }
 
-/// Makes the calling process the holder of all that it will start. It forks: the caller goes on in
-/// the child, and the parent ends (or stays as the guard) without returning.
+/// Makes the calling process the holder of all processes that it will start. This function forks: it returns
+/// in the child only. The parent exits, or stays as the guard.
 ///
 /// Must be called while the process has one thread.
-pub fn enter(wanted: Wanted) -> Result<Held, HoldError> {
-    memory::note_heap();
-    if wanted != Wanted::Subreaper {
+pub fn enter(mode: HoldMode) -> Result<HeldTree, HoldError> {
+    memory::mark_heap();
+    if mode != HoldMode::Subreaper {
         match namespace::enter() {
-            Ok(pid) => return Ok(Held { hold: Hold::PidNamespace, pid, cgroup: None }),
-            Err(HoldError::NamespaceRefused(_)) if wanted == Wanted::Auto => {}
+            Ok(pid) => return Ok(HeldTree { hold: Hold::PidNamespace, pid, cgroup: None }),
+            Err(HoldError::NamespaceRefused(_)) if mode == HoldMode::Auto => {}
             Err(error) => return Err(error),
         }
     }
     let (pid, cgroup) = guard::enter()?;
-    Ok(Held { hold: Hold::Subreaper, pid, cgroup })
+    Ok(HeldTree { hold: Hold::Subreaper, pid, cgroup })
 }

@@ -1,25 +1,31 @@
-//! Owns process trees. [`hold`] makes the calling process the owner of everything that is started below it, so
-//! that nothing outlives a session. [`cgroup`] counts and limits what a session's processes use together.
-//! [`nursery`] forks processes that go on as something else, and [`twin`] knows the processes of one session
-//! among those of a family. [`memory`] and [`pages`] say what a forked process shares and what it pre-faults.
+//! Owns process trees: starts, tracks, limits and kills them.
 //!
-//! This crate knows no policy: what a process may touch is the crate `confine`.
+//! - [`hold`] makes the calling process the owner of everything that is started below it, so that no process
+//!   outlives its session.
+//! - [`cgroup`] counts and limits what all processes of a session use together.
+//! - [`nursery`] forks keepers and zygotes without running another program.
+//! - [`twin`] forks keepers for twins and finds the processes of one session of a family.
+//! - [`memory`] and [`pages`] reduce the pages that a forked process has to copy.
+//! - [`sched_slice`] sets scheduler slices.
+//! - [`process_file`] and [`fd_tables`] read facts about processes and threads.
+//!
+//! This crate knows no policy: the crate `confine` decides what a process may touch.
 //!
 //! `unsafe` is allowed here because forking has no safe form, and after a fork only system calls are safe.
 
 pub mod cgroup;
+pub mod fd_tables;
 pub mod hold;
 pub mod memory;
 pub mod nursery;
-pub mod pace;
 pub mod pages;
 pub mod process_file;
-pub mod tables;
+pub mod sched_slice;
 pub mod twin;
 
 mod guard;
 mod namespace;
 mod tree;
 
-pub use hold::{Held, HoldError, Wanted};
+pub use hold::{HeldTree, HoldError, HoldMode};
 pub use tree::{INIT_NAME, Reaped, reap_all};

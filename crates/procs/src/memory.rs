@@ -1,46 +1,47 @@
-//! What a process that waits for long need not keep in memory. There are thousands of them, each
-//! forked from another, and each page that one of them alone has counts that often.
+//! Reduces the memory of long-waiting processes. A node can have thousands of forked keepers and workers, so
+//! each private page per process is multiplied by thousands.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where the heap ended when this process began to be what it is; 0 when nobody has noted it.
+/// The end of the heap when [`mark_heap`] was called; 0 before that.
 static HEAP_FROM: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes that what the heap has up to now came with the fork, and is shared.
-pub(crate) fn note_heap() {
+/// Records the current end of the heap: memory below it came with the fork and is shared.
+pub(crate) fn mark_heap() {
     HEAP_FROM.store(heap_end(), Ordering::Relaxed);
 }
 
-/// What [`fill_gaps`] asks for first, which hardly any gap has room for, and how often.
+/// Size and number of the blocks by which [`end_of_used`] finds the end of the used heap. Few gaps are as
+/// large.
 const END_BYTES: usize = 120 << 10;
-const END_ASKED: usize = 16;
+const END_BLOCKS: usize = 16;
 
-/// The sizes of gaps that are filled: powers of two, which fit into what larger gaps leave, and then
-/// each size that the allocator keeps apart when it is freed.
+/// The block sizes that [`fill_gaps`] allocates: powers of two from large to small, so that the remainder of
+/// a gap is filled by smaller blocks, and then each size for which the allocator has its own free list.
 const LARGEST_GAP: u32 = 16;
 const SMALLEST_GAP: u32 = 5;
-const KEPT_APART_MAX: usize = 1032;
+const SIZE_CLASS_MAX: usize = 1032;
 const ALIGNMENT: usize = 16;
 
-/// What is filled at most. What gaps there are beyond it stay.
+/// Limits of [`fill_gaps`]: bytes and blocks. Gaps beyond them stay free.
 const FILLED_MAX: usize = 64 << 20;
 const BLOCKS_MAX: usize = 1 << 17;
 
-/// Takes what lies free here and there between what this process has allocated, for good. It is for a process
-/// that forks: its children then write to new pages, one after the other, and not to a few bytes of
-/// many pages that are shared.
+/// Allocates the free gaps between allocated blocks, and never frees them. A process calls it before it
+/// forks: its children then allocate in new, contiguous pages and not in gaps of many shared pages, each of
+/// which the kernel would have to copy.
 pub fn fill_gaps() {
     let powers = (SMALLEST_GAP..=LARGEST_GAP).rev().map(|power| 1 << power);
-    let apart = (ALIGNMENT..=KEPT_APART_MAX).step_by(ALIGNMENT);
+    let apart = (ALIGNMENT..=SIZE_CLASS_MAX).step_by(ALIGNMENT);
     let end = end_of_used();
     let (mut filled, mut blocks) = (0, 0);
     // The allocator puts a word before each block.
     for size in powers.chain(apart).map(|size: usize| size - size_of::<usize>()) {
         while filled < FILLED_MAX && blocks < BLOCKS_MAX {
-            // SAFETY: nobody has the block yet, and who gets it never gives it back.
+            // SAFETY: allocating is always sound; the block is leaked on purpose.
             let block = unsafe { libc::malloc(size) };
             if block.is_null() || block as usize >= end {
-                // SAFETY: it was allocated just now.
+                // SAFETY: the block was allocated just now, and nothing points to it.
                 unsafe { libc::free(block) };
                 break;
             }
@@ -50,13 +51,13 @@ pub fn fill_gaps() {
     }
 }
 
-/// The address from which on the allocator has given nothing away: where it puts what no gap has room for.
+/// The address above which the allocator has no allocated block: it places blocks there that fit no gap.
 fn end_of_used() -> usize {
-    // SAFETY: nothing is done with what is allocated.
-    let mut asked = [(); END_ASKED].map(|()| unsafe { libc::malloc(END_BYTES) });
-    // SAFETY: each was allocated just now.
+    // SAFETY: the blocks are freed below and never accessed.
+    let mut asked = [(); END_BLOCKS].map(|()| unsafe { libc::malloc(END_BYTES) });
+    // SAFETY: each block was allocated just now.
     asked.iter().for_each(|block| unsafe { libc::free(*block) });
-    // A few may have found a gap; the others are at the end, side by side.
+    // A few blocks may be in gaps; the others are adjacent to each other at the end.
     asked.sort();
     let side_by_side = |low: usize, high: usize| high - low <= END_BYTES + 2 * ALIGNMENT;
     let addresses = asked.iter().rev().map(|block| *block as usize);
@@ -65,42 +66,42 @@ fn end_of_used() -> usize {
         .unwrap_or_default()
 }
 
-/// Has all threads share two heaps. With one for each, what a burst of threads has freed stays with heaps that
-/// nobody uses again.
+/// Limits the allocator to two arenas for all threads. With one arena per thread, memory that a burst of
+/// threads has freed stays in arenas that no thread uses again.
 pub fn share_heaps() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it sets a number that the allocator reads when a thread first allocates.
+    // SAFETY: the call sets a number that the allocator reads when a thread first allocates.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 2);
     }
 }
 
-/// Gives back what this process allocated and freed.
-pub fn give_back() {
+/// Returns freed heap memory to the kernel.
+pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it only touches memory that is free.
+    // SAFETY: the call only touches memory that is free.
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// Gives back the heap that came after [`note_heap`].
+/// Returns the heap memory above the mark of [`mark_heap`] to the kernel.
 ///
 /// # Safety
-/// The process never again touches anything that was allocated.
+/// The process never accesses heap memory again.
 pub unsafe fn forget_heap() {
     let from = HEAP_FROM.load(Ordering::Relaxed);
     let page = rustix::param::page_size();
     let from = from.next_multiple_of(page);
     let Some(length) = heap_end().checked_sub(from) else { return };
     if from > 0 {
-        // SAFETY: the range is the heap's, and nobody needs what is in it.
+        // SAFETY: the range is part of the heap, and the caller promises that the heap is not used any more.
         unsafe { libc::madvise(from as *mut libc::c_void, length, libc::MADV_DONTNEED) };
     }
 }
 
 fn heap_end() -> usize {
-    // SAFETY: it moves nothing.
+    // SAFETY: with 0 the call only reads the end of the heap.
     unsafe { libc::sbrk(0) as usize }
 }
 
@@ -108,15 +109,15 @@ fn heap_end() -> usize {
 mod tests {
     use super::*;
 
-    /// Of blocks of many sizes, how many would be put into gaps below `end`.
+    /// How many of 500 new blocks of different sizes the allocator places in gaps below `end`.
     fn into_gaps(end: usize) -> usize {
         let blocks: Vec<Vec<u8>> = (0..500).map(|i| Vec::with_capacity(24 + i * 5)).collect();
         blocks.iter().filter(|block| (block.as_ptr() as usize) < end).count()
     }
 
     #[test]
-    fn what_lies_free_between_blocks_is_taken_and_nothing_beyond() {
-        // SAFETY: the child calls the allocator, which no other thread of it uses, and ends.
+    fn gaps_between_blocks_are_filled_and_nothing_beyond() {
+        // SAFETY: the child has one thread, calls the allocator and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let blocks: Vec<Vec<u8>> = (0..4000).map(|i| vec![1; 24 + i % 3000]).collect();

@@ -1,5 +1,5 @@
-//! Holding by a pid namespace: the caller becomes its pid 1, and when it ends, for any cause, the
-//! kernel ends everything in it.
+//! Holds a process tree by a pid namespace: the caller becomes pid 1 of a new pid namespace. When pid 1 ends,
+//! for any cause, the kernel kills every process in the namespace.
 
 use std::io;
 
@@ -10,12 +10,12 @@ use nix::unistd::{ForkResult, Pid, fork, getegid, geteuid};
 
 use crate::hold::HoldError;
 
-/// Goes on as pid 1 of a new pid namespace with its own `/proc`; the calling process exits.
-/// Returns this process's id outside.
+/// Continues as pid 1 of a new pid namespace with its own `/proc`; the calling process exits.
+/// Returns this process's id outside of the namespace.
 pub(crate) fn enter() -> Result<u32, HoldError> {
     let spaces = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS;
-    // Root needs no user namespace, nor does who is in one already that is its own (a nursery's
-    // child). A root without the capability does, like everybody else.
+    // Root needs no user namespace, and neither does a child of the nursery, which is in the nursery's user
+    // namespace. Any other user, and root without the capability, needs a new one.
     if unshare(spaces).is_err() {
         let (uid, gid) = (geteuid(), getegid());
         unshare(spaces | CloneFlags::CLONE_NEWUSER)
@@ -30,7 +30,7 @@ pub(crate) fn enter() -> Result<u32, HoldError> {
             return Err(HoldError::Failed { act: "fork", cause: errno.into() });
         }
     }
-    // The old /proc still numbers processes as the outside does.
+    // The old /proc still shows the process ids of the outer namespace.
     let pid = outer_pid().map_err(|cause| HoldError::Failed { act: "read /proc/self", cause })?;
     mount_proc();
     Ok(pid)
@@ -38,11 +38,11 @@ pub(crate) fn enter() -> Result<u32, HoldError> {
 
 /// SIGKILL to every process of the namespace but this one.
 pub(crate) fn kill_everyone_else() {
-    // ESRCH: nobody is left. Nothing else can fail for pid 1 of its own namespace.
+    // ESRCH: no process is left. Pid 1 gets no other error in its own namespace.
     let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
 }
 
-/// In a user namespace this process keeps its own user and group, and has no other.
+/// Maps only this process's user and group into its new user namespace.
 pub(crate) fn keep_identity(uid: u32, gid: u32) -> io::Result<()> {
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
@@ -56,9 +56,9 @@ fn outer_pid() -> io::Result<u32> {
         .ok_or_else(|| io::Error::other("/proc/self is not a number"))
 }
 
-/// Gives the namespace a `/proc` that numbers its processes as they do themselves. A machine that
-/// masks parts of `/proc` (a container) may refuse it; then the old one stays, and only tools that
-/// look up their own pid there are the poorer for it.
+/// Mounts a `/proc` that shows the process ids of this namespace. A machine that masks parts of `/proc` (a
+/// container) may refuse the mount. Then the old `/proc` stays, and only tools that look up their own pid
+/// there are affected.
 fn mount_proc() {
     let nothing = None::<&str>;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;

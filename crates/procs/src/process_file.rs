@@ -1,9 +1,9 @@
-//! Files of `/proc/PID`. A process chooses its own name, which is in several of them and need not be
-//! text: they are read as bytes, so that no process can keep itself from being seen.
+//! Reads files of `/proc/PID`. Several of them contain the process's name, which the process chooses and
+//! which need not be UTF-8. The files are read as bytes, so that no process can hide by its name.
 
 use std::io;
 
-/// The content of such a file, with a replacement character for each sequence that is not UTF-8.
+/// The content of `/proc/PID/FILE`, with a replacement character for each sequence that is not UTF-8.
 pub fn read(pid: u32, file: &str) -> io::Result<String> {
     let bytes = std::fs::read(format!("/proc/{pid}/{file}"))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

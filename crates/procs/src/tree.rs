@@ -1,4 +1,4 @@
-//! The processes below this one: ending the direct ones, reaping the ended.
+//! The child processes of this process: lists, kills and reaps them.
 
 use std::ffi::CStr;
 
@@ -9,19 +9,19 @@ use nix::unistd::{Pid, getpid};
 
 use crate::process_file;
 
-/// The name of the first process of a session's pid namespace, which only reaps.
+/// The name of a session's init: the first process of the session's pid namespace, which only reaps.
 pub const INIT_NAME: &CStr = c"windlass-init";
 
-/// What one call of [`reap_all`] found.
+/// The result of one call of [`reap_all`].
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Reaped {
-    /// Each process that ended, and how, in words.
+    /// Each reaped process with how it ended: `exit code N` or `signal NAME`.
     pub ended: Vec<(u32, String)>,
-    /// No child is left, ended or not.
+    /// This process has no children any more.
     pub none_left: bool,
 }
 
-/// Takes every ended child without blocking.
+/// Reaps every ended child without blocking.
 pub fn reap_all() -> Reaped {
     let mut reaped = Reaped::default();
     loop {
@@ -42,7 +42,7 @@ pub fn reap_all() -> Reaped {
     }
 }
 
-/// SIGKILL to each direct child; how many there were.
+/// Sends SIGKILL to each direct child. Returns the number of children.
 pub(crate) fn kill_children() -> usize {
     let children = children();
     for child in &children {
@@ -62,7 +62,7 @@ pub(crate) fn children() -> Vec<Pid> {
     }
 }
 
-/// For kernels without the `children` file: every process whose parent is `me`.
+/// Finds every process whose parent is `me`, for kernels without the `children` file.
 fn children_by_parent(me: Pid) -> Vec<Pid> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     entries
@@ -75,6 +75,6 @@ fn children_by_parent(me: Pid) -> Vec<Pid> {
 
 fn parent_of(pid: i32) -> Option<i32> {
     let stat = process_file::read(pid.unsigned_abs(), "stat").ok()?;
-    // The command may hold spaces and parentheses; the fields go on after the last one.
+    // The command name can contain spaces and parentheses; the other fields follow the last parenthesis.
     stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(1)?.parse().ok()
 }

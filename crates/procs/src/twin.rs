@@ -1,7 +1,8 @@
-//! Holding a twin: a worker that was forked by another worker, so its keeper is not its parent. The
-//! twin's keeper is a fork of the original's keeper. It knows the twin by a handle on the process and by
-//! its control groups. All twins' keepers are children of the keeper of the family's first session,
-//! whichever of them made them: the end of one is not the end of another.
+//! Holds a twin: a worker that another worker has forked, so its keeper is not its parent. The twin's keeper
+//! is a fork of the original's keeper. It tracks the twin by a pidfd and by the twin's cgroups.
+//!
+//! All keepers of twins are children of the keeper of the family's first session, whichever keeper forked
+//! them. So no keeper of a twin ends because another one ends.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -16,31 +17,31 @@ use rustix::process::{
 use windlass_protocol::link::Hold;
 
 use crate::cgroup::joining;
-use crate::hold::Held;
+use crate::hold::HeldTree;
 use crate::{INIT_NAME, process_file, tree};
 
-/// Processes of a session that are remembered, each by a descriptor.
-const SEEN_MAX: usize = 256;
+/// Maximum number of tracked processes of a session. Each takes a descriptor.
+const TRACKED_MAX: usize = 256;
 
-/// Processes that one listing takes in.
+/// Maximum number of processes in one listing.
 const LISTED_MAX: usize = 65_536;
 
-/// Times that the processes of a lost session are listed and killed.
+/// Maximum number of rounds in which the processes of a session without a keeper are listed and killed.
 const END_ROUNDS: usize = 64;
 
-/// How long one of them is waited for before they are listed again.
+/// How long a round waits for one killed process before the next listing.
 const END_WAIT: Duration = Duration::from_millis(100);
 
-/// What a fork of the keeper is.
+/// The result of [`fork_keeper`], which returns in two processes.
 #[derive(Debug)]
-pub enum Forked {
-    /// Still the keeper that was forked.
+pub enum KeeperFork {
+    /// This process is the original keeper. It gets a handle on the new keeper.
     Original(TwinKeeper),
-    /// The new keeper, which holds what it starts from now on.
-    Twin(Held),
+    /// This process is the new keeper. It holds the processes that it will start.
+    Twin(HeldTree),
 }
 
-/// A keeper of a twin, seen by another keeper.
+/// Another keeper's handle on the keeper of a twin.
 #[derive(Debug)]
 pub struct TwinKeeper {
     pid: u32,
@@ -52,7 +53,7 @@ impl TwinKeeper {
         self.pid
     }
 
-    /// Can be read from once it has ended.
+    /// A pidfd: it becomes readable when the keeper has ended.
     pub fn handle(&self) -> BorrowedFd<'_> {
         self.handle.as_fd()
     }
@@ -66,45 +67,46 @@ impl TwinKeeper {
     }
 }
 
-/// Forks this process, the keeper that has `held` and has one thread, into itself and a keeper for a twin.
-pub fn fork_keeper(held: &Held) -> io::Result<Forked> {
+/// Forks a keeper for a twin from this process: the keeper that holds `held` and has one thread.
+pub fn fork_keeper(held: &HeldTree) -> io::Result<KeeperFork> {
     let mut flags = libc::CLONE_PIDFD | libc::SIGCHLD;
     if held.is_of_twin() {
-        // A sister of this keeper, not a child: the family's first keeper is the parent of both.
+        // The new keeper becomes a sibling of this keeper: the family's first keeper is the parent of both.
         flags |= libc::CLONE_PARENT;
     }
     let mut handle: libc::c_int = -1;
-    // SAFETY: the caller has one thread and the child gets a copy of its memory and stack, as from a fork; the
-    // kernel writes one descriptor to `handle`, in the caller only.
+    // SAFETY: the caller has one thread, and the child gets a copy of its memory and stack, as from a fork.
+    // The kernel writes one descriptor to `handle`, in the caller only.
     let pid = unsafe {
         libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0, &raw mut handle, 0, 0)
     };
     match u32::try_from(pid) {
         Err(_) => Err(io::Error::last_os_error()),
         Ok(0) => {
-            // What it starts comes back to it, and to the family's first keeper only when it is gone.
+            // Orphans below the new keeper become its children. After its end they become children of the
+            // family's first keeper.
             if set_child_subreaper(Pid::from_raw(1)).is_err() {
                 give_up();
             }
-            // Of the same group as the family's: a signal to that is not for this one.
+            // Leave the process group of the original keeper: signals to that group are not for this keeper.
             let _ = rustix::process::setpgid(None, None);
-            Ok(Forked::Twin(Held::of_twin()))
+            Ok(KeeperFork::Twin(HeldTree::of_twin()))
         }
         Ok(pid) => {
-            // SAFETY: the kernel has just made it for this call.
+            // SAFETY: the kernel has just created the descriptor for this call.
             let handle = unsafe { OwnedFd::from_raw_fd(handle) };
-            Ok(Forked::Original(TwinKeeper { pid, handle }))
+            Ok(KeeperFork::Original(TwinKeeper { pid, handle }))
         }
     }
 }
 
-/// Ends this process as it is, without what an ordinary end runs: for a keeper that could not begin.
+/// Exits at once, without destructors or exit handlers: for a forked keeper whose start failed.
 pub fn give_up() -> ! {
-    // SAFETY: ends the process without running anything of the caller's.
+    // SAFETY: ends the process without running code of the caller.
     unsafe { libc::_exit(1) }
 }
 
-/// The keepers among the children of this process but the `known`: those that a twin's keeper has made.
+/// The keepers among the children of this process that are not in `known`: keepers of twins have forked them.
 pub fn other_keepers(known: &[u32]) -> Vec<TwinKeeper> {
     let ours = std::fs::read_link("/proc/self/exe").ok();
     let is_keeper = |pid: &u32| {
@@ -114,14 +116,14 @@ pub fn other_keepers(known: &[u32]) -> Vec<TwinKeeper> {
     };
     let children = tree::children().into_iter().map(|pid| pid.as_raw().unsigned_abs());
     let others = children.filter(|pid| !known.contains(pid)).filter(is_keeper);
-    // A child's number is its own until this process reaps it.
+    // A child's process id is not reused before this process reaps the child.
     let handle =
         |pid: &u32| pidfd_open(Pid::from_raw(pid.cast_signed())?, PidfdFlags::empty()).ok();
     others.filter_map(|pid| Some(TwinKeeper { pid, handle: handle(&pid)? })).collect()
 }
 
-/// Ends the first processes of namespaces that have come to this process as the keeper that held them went: all
-/// children of that name but the `known`.
+/// Kills inits of sessions whose keeper has ended: all children of this process that are named like an init
+/// and are not in `known`.
 pub fn end_other_inits(known: &[u32]) {
     let others = tree::children().into_iter().filter(|pid| {
         let number = pid.as_raw().unsigned_abs();
@@ -133,11 +135,11 @@ pub fn end_other_inits(known: &[u32]) {
     }
 }
 
-/// Ends what a session without a keeper has left in its control groups.
-pub fn end_left(cgroups: &[PathBuf]) {
+/// Kills the processes that a session without a keeper has left in its cgroups.
+pub fn kill_leftovers(cgroups: &[PathBuf]) {
     let Some(group) = cgroups.first() else { return };
     for group in cgroups {
-        // Nothing forks any more, so a listing is whole.
+        // No process in the cgroup can fork any more, so a listing is complete.
         let _ = std::fs::write(group.join("pids.max"), "0");
     }
     let processes = group.join("cgroup.procs");
@@ -148,7 +150,7 @@ pub fn end_left(cgroups: &[PathBuf]) {
             Some((pid, pidfd_open(number, PidfdFlags::empty()).ok()?))
         };
         let handles: Vec<(u32, OwnedFd)> = left().into_iter().filter_map(handle).collect();
-        // Listed after its handle was opened: the number was not given to somebody else meanwhile.
+        // A process id that is listed again after its pidfd was opened still belongs to the same process.
         let still = left();
         if still.is_empty() {
             return;
@@ -164,7 +166,7 @@ pub fn end_left(cgroups: &[PathBuf]) {
     }
 }
 
-/// SIGKILL to the children of this process but the `spared`; whether there were any.
+/// Sends SIGKILL to all children of this process that are not in `spared`. Returns whether there were any.
 pub fn kill_children_but(spared: &[u32]) -> bool {
     let children = tree::children();
     let mut any = false;
@@ -177,42 +179,44 @@ pub fn kill_children_but(spared: &[u32]) -> bool {
     any
 }
 
-/// The processes of one session among those of a family.
+/// The processes of one session of a family: the processes in the session's cgroups or, without cgroups, the
+/// root process (the worker) and its descendants.
 #[derive(Debug)]
-pub struct Part {
+pub struct SessionProcesses {
     root: u32,
-    /// Tells when the root has ended, and is surely it.
+    /// A pidfd of the root: process ids are reused, a pidfd is not.
     handle: OwnedFd,
     cgroups: Vec<PathBuf>,
-    /// Processes that were seen below the root. When it ends, those that it started go to somebody else.
-    seen: Mutex<Vec<Seen>>,
+    /// Processes that were below the root at some time. When their parent ends, they get another parent and
+    /// are not found below the root any more.
+    tracked: Mutex<Vec<TrackedProcess>>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct TrackedProcess {
     pid: u32,
     handle: OwnedFd,
 }
 
-impl Seen {
+impl TrackedProcess {
     fn has_ended(&self) -> bool {
         has_ended(&self.handle)
     }
 }
 
-impl Part {
-    /// What is at and below `root`, or in the control groups where there are any.
+impl SessionProcesses {
+    /// The processes in `cgroups` or, if there are none, `root` and its descendants.
     pub fn of(root: u32, cgroups: &[PathBuf]) -> io::Result<Self> {
         let pid = Pid::from_raw(root.cast_signed()).ok_or(io::ErrorKind::InvalidInput)?;
         let handle = pidfd_open(pid, PidfdFlags::empty())?;
-        Ok(Self { root, handle, cgroups: cgroups.to_vec(), seen: Mutex::default() })
+        Ok(Self { root, handle, cgroups: cgroups.to_vec(), tracked: Mutex::default() })
     }
 
     pub fn root(&self) -> u32 {
         self.root
     }
 
-    /// Can be read from once the root has ended.
+    /// A pidfd: it becomes readable when the root has ended.
     pub fn handle(&self) -> BorrowedFd<'_> {
         self.handle.as_fd()
     }
@@ -221,8 +225,8 @@ impl Part {
         has_ended(&self.handle)
     }
 
-    /// Moves the root into its control groups, by a process that ends with 0 when that is done;
-    /// nothing where there are none.
+    /// Starts a process that moves the root into its cgroups, and returns its id. That process exits with 0
+    /// when the move is done. Without cgroups the result is `None`.
     pub fn join(&self) -> io::Result<Option<u32>> {
         if self.cgroups.is_empty() {
             return Ok(None);
@@ -232,11 +236,11 @@ impl Part {
         Ok(Some(mover.as_raw().unsigned_abs()))
     }
 
-    /// The numbers of its processes that have not ended.
+    /// The ids of the session's processes that have not ended.
     pub fn members(&self) -> Vec<u32> {
         let mut found = match self.cgroups.first() {
             Some(group) => listed(&group.join("cgroup.procs")),
-            None => self.below_what_was_seen(),
+            None => self.below_tracked(),
         };
         if !self.root_ended() && !found.contains(&self.root) {
             found.insert(0, self.root);
@@ -244,12 +248,12 @@ impl Part {
         found
     }
 
-    /// What is below the root, and what was once and still lives, with all below that.
-    fn below_what_was_seen(&self) -> Vec<u32> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.retain(|process| !process.has_ended());
+    /// The descendants of the root, and the tracked processes that are alive with their descendants.
+    fn below_tracked(&self) -> Vec<u32> {
+        let mut tracked = self.tracked.lock().unwrap_or_else(PoisonError::into_inner);
+        tracked.retain(|process| !process.has_ended());
         let mut found = below(self.root);
-        for process in seen.iter() {
+        for process in tracked.iter() {
             if !found.contains(&process.pid) {
                 found.push(process.pid);
                 let more = below(process.pid).into_iter().filter(|pid| !found.contains(pid));
@@ -257,38 +261,39 @@ impl Part {
                 found.extend(more);
             }
         }
-        add(&mut seen, &found);
+        add(&mut tracked, &found);
         found
     }
 
-    /// Adds processes that belong to this part although they are no longer below its root.
-    pub fn remember(&self, processes: &[u32]) {
+    /// Adds processes that belong to this session although they are no longer below its root.
+    pub fn track(&self, processes: &[u32]) {
         if self.cgroups.is_empty() {
-            add(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner), processes);
+            add(&mut self.tracked.lock().unwrap_or_else(PoisonError::into_inner), processes);
         }
     }
 
-    /// Removes a twin, which was below the root when it was forked, and everything below that twin.
-    pub fn forget(&self, twin: u32) {
+    /// Stops tracking a twin, which was below the root when it was forked, and the twin's descendants.
+    pub fn untrack(&self, twin: u32) {
         let not_own = below(twin);
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.retain(|process| process.pid != twin && !not_own.contains(&process.pid));
+        let mut tracked = self.tracked.lock().unwrap_or_else(PoisonError::into_inner);
+        tracked.retain(|process| process.pid != twin && !not_own.contains(&process.pid));
     }
 
-    /// What the root has started, and is still below it.
+    /// The current descendants of the root.
     pub fn below_root(&self) -> Vec<u32> {
         below(self.root)
     }
 
-    /// SIGKILL to each of them but the `spared`; a handle on one that is still there, to wait for
-    /// before it is called again. Nothing when none is left.
+    /// Sends SIGKILL to each process of the session that is not in `spared`. Returns a pidfd of one of them:
+    /// the caller waits for it and calls again. The result is `None` when no process is left.
     pub fn kill(&self, spared: &[u32]) -> Option<OwnedFd> {
         if let Some(group) = self.cgroups.first().filter(|_| spared.is_empty()) {
-            // Where the kernel can do it at once, also to what forks faster than it can be listed.
+            // Kernels with `cgroup.kill` kill all at once, also processes that fork faster than they are
+            // listed.
             let _ = std::fs::write(group.join("cgroup.kill"), "1");
         }
         let mut left = None;
-        // Those that were started last come first: nobody is left who would start them again.
+        // The processes that were started last are killed first. The caller repeats until none is left.
         let ending = self.members().into_iter().rev().filter(|pid| !spared.contains(pid));
         for pid in ending {
             let Some(pid) = Pid::from_raw(pid.cast_signed()) else { continue };
@@ -300,17 +305,17 @@ impl Part {
     }
 }
 
-fn add(seen: &mut Vec<Seen>, processes: &[u32]) {
+fn add(tracked: &mut Vec<TrackedProcess>, processes: &[u32]) {
     for pid in processes {
-        if seen.len() == SEEN_MAX {
+        if tracked.len() == TRACKED_MAX {
             return;
         }
-        if seen.iter().any(|process| process.pid == *pid) {
+        if tracked.iter().any(|process| process.pid == *pid) {
             continue;
         }
         let number = Pid::from_raw(pid.cast_signed());
         let handle = number.and_then(|number| pidfd_open(number, PidfdFlags::empty()).ok());
-        seen.extend(handle.map(|handle| Seen { pid: *pid, handle }));
+        tracked.extend(handle.map(|handle| TrackedProcess { pid: *pid, handle }));
     }
 }
 
@@ -324,8 +329,9 @@ fn wait_for_end(process: &OwnedFd, longest: Duration) {
     let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&longest));
 }
 
-impl Held {
-    /// Of a keeper whose twin is held from outside, and what it starts itself by being a subreaper.
+impl HeldTree {
+    /// The tree of a twin's keeper. The keeper is a subreaper for the processes that it starts itself. The
+    /// twin is tracked by [`SessionProcesses`].
     fn of_twin() -> Self {
         Self::new(Hold::Subreaper, 0)
     }
@@ -339,11 +345,11 @@ impl Held {
 fn listed(file: &Path) -> Vec<u32> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let numbers = text.lines().filter_map(|line| line.parse().ok());
-    // One of another namespace shows as 0.
+    // A process of another pid namespace is listed as 0.
     numbers.filter(|pid| *pid != 0 && !is_zombie(*pid)).take(LISTED_MAX).collect()
 }
 
-/// A process and all that it has started and that is still below it.
+/// All descendants of a process.
 pub(crate) fn below(root: u32) -> Vec<u32> {
     let mut found = Vec::new();
     let mut waiting = vec![root];
@@ -366,12 +372,12 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Whether a process has ended and was not reaped, or is none. One whose first thread has ended looks like that
-/// and is alive.
+/// Whether a process is a zombie or does not exist. A process whose first thread has ended also has the state
+/// of a zombie, but it is alive if it has other threads.
 fn is_zombie(pid: u32) -> bool {
     let stat = match process_file::read(pid, "stat") {
         Ok(stat) => stat,
-        // What cannot be read for another reason may well be alive.
+        // Any other read error does not mean that the process has ended.
         Err(error) => return is_gone(&error),
     };
     let first_has_ended = stat
@@ -391,7 +397,7 @@ mod tests {
 
     use super::*;
 
-    /// Python that says when it is up and then waits until it is killed.
+    /// A Python process that prints `up` and then waits until it is killed.
     fn python(code: &str) -> Child {
         let code = format!("import os, sys, threading\n{code}");
         let mut command = Command::new("python3");
@@ -416,12 +422,12 @@ mod tests {
              \tctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)\n\
              os.waitpid(pid, 0)",
         );
-        let part = Part::of(child.id(), &[]).unwrap();
+        let part = SessionProcesses::of(child.id(), &[]).unwrap();
         let members = part.members();
         assert_eq!(members.len(), 2, "{members:?}");
         let inner = *members.iter().find(|pid| **pid != child.id()).unwrap();
         assert!(!is_zombie(inner));
-        let inner = Part::of(inner, &[]).unwrap();
+        let inner = SessionProcesses::of(inner, &[]).unwrap();
         while part.kill(&[]).is_some() && !inner.root_ended() {}
         child.wait().unwrap();
         assert!(inner.root_ended() && part.members().is_empty());

@@ -1,4 +1,4 @@
-//! The JSON of the HTTP door, `/v1`: what clients ask and what the node answers.
+//! The JSON of the HTTP door, `/v1`: requests of clients and replies of the node.
 
 mod egress;
 mod files;
@@ -28,11 +28,11 @@ use crate::policy::{Policy, PolicyRequest};
 use crate::storage::StateStorage;
 use crate::{ErrorCode, Outcome, Owner, Seq, SessionId, TurnId, TurnNo};
 
-/// The version of this API. Client and node work together when the first number is the same; a
-/// node serves clients with any second number.
+/// The version of this API. Client and node are compatible if the major version is the same. A node serves
+/// clients with any minor version.
 pub const API: ApiVersion = ApiVersion { major: 1, minor: 0 };
 
-/// The header by which client and node tell each other their API version, as `1.0`.
+/// The header with which client and node tell each other their API version, as `1.0`.
 pub const API_HEADER: &str = "windlass-api";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,11 +58,11 @@ impl std::fmt::Display for ApiVersion {
     }
 }
 
-/// Every answer that is not a success.
+/// The reply of every request that fails.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ApiError {
     pub code: ErrorCode,
-    /// What happened, for a person.
+    /// What happened, for people.
     pub message: String,
     /// What to do about it.
     pub remedy: String,
@@ -70,87 +70,88 @@ pub struct ApiError {
     pub retryable: bool,
 }
 
-/// A new session.
+/// The request for a new session.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSession {
-    /// A name of the client's choice; made by the node when absent.
+    /// The session's id. Default: the node generates one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<SessionId>,
-    /// Which kind of worker. Default: `python`.
+    /// The kind of worker. Default: `python`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
-    /// The interpreter, or a virtual environment's directory. Default: the nearest `.venv` at or
-    /// above the workspace, then the one on PATH.
+    /// The interpreter, or the directory of a virtual environment. Default: the nearest `.venv` at or above
+    /// the workspace, else the interpreter on PATH.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interpreter: Option<String>,
-    /// The directory the code works in. Default: a fresh one of the session's own.
+    /// The directory that the code works in. Default: a new directory for this session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
-    /// What the code may touch. Default: the preset `workspace`.
+    /// What the code may access. Default: the preset `workspace`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyRequest>,
-    /// Whose session it is: a tool host may offer its tools to all of one owner's.
+    /// The owner of the session. A tool host can offer its tools to all sessions of one owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
     /// Environment variables to add.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// How long an interrupted turn may take to stop before its worker is killed.
+    /// How long an interrupted turn may take to stop. After that, its worker is killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt_grace_ms: Option<u64>,
-    /// Output bytes the journal keeps for the session.
+    /// Output bytes that the journal keeps for the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_quota_bytes: Option<u64>,
-    /// Seconds without a client and without a turn after which the session ends; 0: never. Default: the
-    /// node's, a day unless it was started with another.
+    /// The idle timeout: the session ends after this many seconds without a client and without a turn. 0:
+    /// never. Default: the node's idle timeout, one day unless the node was started with another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_s: Option<u64>,
-    /// How long a turn may run that has no deadline of its own. Default: the node's, a day unless it
+    /// The deadline of turns that set none themselves. Default: the node's deadline, one day unless the node
     /// was started with another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
-    /// The session's first turn: whoever learns the id queues behind it.
+    /// The session's first turn. It runs before any turn of another client that knows the id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<SubmitTurn>,
 }
 
-/// A turn to run.
+/// The request to run a turn.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SubmitTurn {
-    /// A name of the client's choice: sending it twice runs it once.
+    /// An id that the client chooses. A turn that is sent twice with the same id runs once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<TurnId>,
     pub code: String,
-    /// How long the reply may wait for the turn to end or ask for input. Default 0.
+    /// How long the reply may wait until the turn ends or asks for input. Default: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub wait_ms: u64,
-    /// How long the turn may run, from when the worker gets it. Default: the session's, or the node's.
+    /// How long the turn may run after the worker receives it. Default: the session's deadline, else the
+    /// node's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
-    /// The most output bytes in the reply.
+    /// Maximum output bytes in the reply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes_max: Option<usize>,
 }
 
-/// What `POST /v1/sessions` answers.
+/// The reply of `POST /v1/sessions`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Created {
     pub session: Session,
-    /// The first turn, when one was given.
+    /// The first turn, if the request has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<Turn>,
 }
 
-/// A session as it is now.
+/// The current state of a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Session {
     pub id: SessionId,
     pub state: SessionState,
-    /// What the worker calls itself; empty until it is up.
+    /// The worker's name for itself. Empty until the worker is ready.
     pub worker: String,
-    /// Which kind of worker it has.
+    /// The kind of worker.
     #[serde(default)]
     pub kind: String,
     pub workspace: String,
@@ -158,51 +159,51 @@ pub struct Session {
     /// The running turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
-    /// Turns that wait behind it.
+    /// Number of turns that wait behind the running one.
     pub waiting: usize,
-    /// Turns accepted so far.
+    /// Number of turns accepted so far.
     pub turns: u64,
-    /// The last event.
+    /// The sequence number of the last event.
     pub seq: Seq,
-    /// Fresh workers started after a loss.
+    /// Number of workers started after the first.
     pub restarts: u32,
-    /// The keeper's process.
+    /// The keeper's process id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeper_pid: Option<u32>,
-    /// The worker's process, as the keeper numbers it.
+    /// The worker's process id, in the keeper's pid namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_pid: Option<u32>,
-    /// How the worker was started, once it is up.
+    /// How the worker was started. Absent until the worker is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_by: Option<StartedBy>,
-    /// What the worker can do, as it says: `stdin`, `interrupt`, `display`, `tools`, `fork`. Absent until
-    /// it is up.
+    /// The capabilities that the worker declares: `stdin`, `interrupt`, `display`, `tools`, `fork`. Absent
+    /// until the worker is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
-    /// What its code may touch.
+    /// What the session's code may access.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Box<Policy>>,
-    /// Whose session it is.
+    /// The owner of the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
-    /// The session that it was forked from.
+    /// The session that this session was forked from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<SessionId>,
-    /// How the policy is enforced, once a worker was started under it.
+    /// How the policy is enforced. Absent until a worker was started under it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confinement: Option<Confinement>,
     /// Output bytes produced so far.
     pub output_bytes: u64,
-    /// Output bytes produced and no longer kept.
+    /// Output bytes that are no longer kept.
     pub output_dropped_bytes: u64,
-    /// Worker messages that were not understood or came for another turn.
+    /// Number of worker messages that were dropped: of an unknown kind, or for another turn.
     pub messages_dropped: u64,
-    /// Its idle timeout, where it was made with one; 0: it has none.
+    /// The idle timeout that the session was created with. 0: none. Absent: the node's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_s: Option<u64>,
-    /// The deadline of its turns that have none of their own, where it was made with one.
+    /// The default deadline of turns that the session was created with. Absent: the node's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -213,7 +214,7 @@ pub struct Session {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Ended {
     pub reason: EndReason,
-    /// The figures of the reason, such as how long nobody used it.
+    /// Details of the reason, for example how long the session was idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -232,19 +233,19 @@ pub enum SessionState {
     Ended,
 }
 
-/// A turn as it is now.
+/// The current state of a turn.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Turn {
     pub id: TurnId,
     pub session: SessionId,
     pub number: TurnNo,
     pub state: TurnState,
-    /// How it ended, once it has.
+    /// How the turn ended. Absent until it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<TurnError>,
-    /// What it waits for, while it does.
+    /// The input that the turn waits for, while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin_wait: Option<StdinWait>,
     pub output: OutputView,
@@ -266,27 +267,27 @@ pub enum TurnState {
     Ended,
 }
 
-/// What a turn asks for.
+/// A turn's request for input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StdinWait {
     pub prompt: String,
-    /// Do not show or store the answer.
+    /// Whether the input is a secret: do not show or store it.
     pub secret: bool,
 }
 
-/// A turn's output within a byte budget: its head, its tail, and what is between.
+/// A turn's output within a byte budget: the head, the tail, and the number of bytes between them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OutputView {
-    /// The shown text: all of it, or head, marker and tail. Bytes that are not UTF-8 show as U+FFFD.
+    /// The whole text, or head, marker and tail. Bytes that are not UTF-8 are shown as U+FFFD.
     pub text: String,
-    /// Bytes of output in all.
+    /// Total bytes of output.
     pub bytes: u64,
-    /// Where the turn's output starts in the session's, for `GET output?from=`.
+    /// The offset of the turn's output in the session's output, for `GET output?from=`.
     pub from: u64,
     /// Bytes between head and tail that are not shown.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub omitted_bytes: u64,
-    /// The raw bytes in base64, where they are not UTF-8.
+    /// The raw bytes in base64, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base64: Option<String>,
 }
@@ -294,7 +295,7 @@ pub struct OutputView {
 /// A display of a turn; its bytes are at `GET displays/{seq}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DisplayRef {
-    /// The event that completed it.
+    /// The event that completed the display.
     pub seq: Seq,
     pub mime: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -308,10 +309,10 @@ pub struct DisplayRef {
 pub struct TurnInput {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Raw bytes, for what is not text.
+    /// Raw bytes in base64, for input that is not text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base64: Option<String>,
-    /// No input follows.
+    /// End of input: no more input follows.
     #[serde(default, skip_serializing_if = "is_false")]
     pub eof: bool,
 }
@@ -321,17 +322,17 @@ pub struct TurnInput {
     Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams,
 )]
 pub struct CloseQuery {
-    /// How long its worker may take to finish; 0 kills it. Default 2000.
+    /// How long the worker may take to finish. 0 kills it at once. Default: 2000.
     #[serde(default)]
     pub grace_ms: Option<u64>,
 }
 
-/// How to look at a turn.
+/// How to read a turn.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams,
 )]
 pub struct TurnQuery {
-    /// How long the reply may wait for the turn to end or ask for input.
+    /// How long the reply may wait until the turn ends or asks for input.
     #[serde(default)]
     pub wait_ms: u64,
     #[serde(default)]
@@ -343,13 +344,13 @@ pub struct TurnQuery {
     Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams,
 )]
 pub struct EventsQuery {
-    /// Events after this one.
+    /// Return events after this sequence number.
     #[serde(default)]
     pub after: u64,
     /// How long the reply may wait for the first event.
     #[serde(default)]
     pub wait_ms: u64,
-    /// At most so many events. Default and most: 1000.
+    /// Maximum number of events. Default and maximum: 1000.
     #[serde(default)]
     pub limit: Option<usize>,
 }
@@ -358,14 +359,14 @@ pub struct EventsQuery {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Events {
     pub events: Vec<EventItem>,
-    /// Ask for events after this one next.
+    /// The `after` of the next request.
     pub after: Seq,
-    /// No event will follow these.
+    /// Whether these are the last events of the session.
     pub ended: bool,
 }
 
-/// An event with its bytes: as text where they are UTF-8, else in base64. Large bodies are left
-/// out and can be read from `GET output` or `GET displays`.
+/// An event with its body: as text if it is UTF-8, else in base64. Large bodies are left out; read them with
+/// `GET output` or `GET displays`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(from = "EventItemRead")]
 pub struct EventItem {
@@ -380,8 +381,8 @@ pub struct EventItem {
     pub bytes: u64,
 }
 
-/// An event as it is read. Some events have a `bytes` of their own, without a body: both halves
-/// must see it, and only a flattened struct leaves a field for the other.
+/// An [`EventItem`] as it is deserialized. Some events without a body have their own `bytes` field. Both
+/// structs must get this field, and serde gives it to both only if both are flattened.
 #[derive(Deserialize)]
 struct EventItemRead {
     #[serde(flatten)]
@@ -413,28 +414,28 @@ impl From<EventItemRead> for EventItem {
 /// Which output to read, as raw bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
 pub struct OutputQuery {
-    /// Only this turn's output; offsets then count from its start.
+    /// Only this turn's output. Offsets then count from the start of the turn's output.
     #[serde(default)]
     pub turn: Option<String>,
-    /// The first byte. Default 0.
+    /// The first byte. Default: 0.
     #[serde(default)]
     pub from: Option<u64>,
-    /// The end (not included). Default: the end of the output, at most 1 MiB later.
+    /// The end (exclusive). Default: the end of the output, but at most 1 MiB after `from`.
     #[serde(default)]
     pub to: Option<u64>,
-    /// Instead of a range: the last so many bytes.
+    /// Instead of a range: this many bytes from the end.
     #[serde(default)]
     pub tail: Option<u64>,
 }
 
-/// What to look for in the output.
+/// What to search for in the output.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
 pub struct SearchQuery {
-    /// The text to find, byte for byte.
+    /// The text to find, compared byte by byte.
     pub query: String,
     #[serde(default)]
     pub turn: Option<String>,
-    /// At most so many matches. Default 100, most 1000.
+    /// Maximum number of matches. Default: 100, maximum: 1000.
     #[serde(default)]
     pub limit: Option<usize>,
 }
@@ -442,16 +443,16 @@ pub struct SearchQuery {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SearchResult {
     pub matches: Vec<SearchMatch>,
-    /// More matches follow the last one.
+    /// Whether more matches follow the last one.
     pub more: bool,
 }
 
-/// A line that holds the text.
+/// A line that contains the text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SearchMatch {
-    /// Where the match is in the session's output.
+    /// The offset of the match in the session's output.
     pub offset: u64,
-    /// The line around it, cut to 512 bytes.
+    /// The line around the match, cut to 512 bytes.
     pub line: String,
 }
 
@@ -460,7 +461,7 @@ pub struct SessionList {
     pub sessions: Vec<Session>,
 }
 
-/// The node as it is now.
+/// The current state of the node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeStatus {
     pub version: String,
@@ -471,15 +472,15 @@ pub struct NodeStatus {
     pub sessions: usize,
     pub runtime_dir: String,
     pub state_dir: String,
-    /// Where its TCP door is, if it is open.
+    /// The address of the TCP door. Absent if the door is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
-    /// Absent where the node is of a release that does not say.
+    /// Absent if the node is of an earlier release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<StateStorage>,
 }
 
-/// How the node is to stop.
+/// How the node stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StopNode {
@@ -489,9 +490,9 @@ pub struct StopNode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopSessions {
-    /// End them first.
+    /// End the sessions first.
     End,
-    /// Leave them to their keepers; the next node takes them over.
+    /// Leave the sessions to their keepers. The next node takes them over.
     Keep,
 }
 

@@ -1,5 +1,5 @@
-//! What stands between a session and the machine, as it is reported: each control by name, whether
-//! it is enforced, and by what.
+//! The report of a session's confinement: each control by name, whether it is enforced, and by which
+//! mechanism.
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
-    /// Namespaces, a file view of its own, Landlock and seccomp.
+    /// Namespaces, a private view of the file system, Landlock and seccomp.
     Full,
-    /// Landlock and seccomp, where namespaces are refused.
+    /// Landlock and seccomp, for machines that refuse namespaces.
     Landlock,
-    /// Nothing but the holding of its processes. Only when asked for by name.
+    /// No confinement; the keeper only holds the processes together. Used only if requested by name.
     None,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Isolation {
     }
 }
 
-/// One thing that a policy can ask for.
+/// One restriction that a policy can request.
 #[derive(
     Debug,
     Clone,
@@ -62,21 +62,21 @@ pub enum Control {
     Hidden,
     /// Protected names in writable roots cannot be written.
     Protected,
-    /// Only what the policy names can be reached over a network.
+    /// Only the hosts that the policy names can be reached over the network.
     Network,
     /// Unix sockets of the machine, of the node and of other sessions cannot be reached.
     Sockets,
-    /// Other sessions, the keeper and the node can be neither seen, signalled nor traced.
+    /// Processes of other sessions, of the keeper and of the node cannot be seen, signalled or traced.
     Processes,
-    /// Shared memory and message queues of others cannot be reached.
+    /// Shared memory and message queues of other processes cannot be reached.
     Ipc,
-    /// No capability, and no way to gain one.
+    /// The code has no capability and cannot gain one.
     Privileges,
-    /// Calls that reach deep into the kernel are refused.
+    /// System calls that reach deep into the kernel are refused.
     Syscalls,
-    /// No device but the harmless ones.
+    /// Only harmless devices are available.
     Devices,
-    /// Only the variables of the allow-list are there.
+    /// Only the variables of the allow-list are set.
     Environment,
     Memory,
     Cpu,
@@ -110,7 +110,7 @@ impl Control {
         Self::WallTime,
     ];
 
-    /// What every preset insists on.
+    /// The controls that every preset requires.
     pub const REQUIRED: [Self; 6] =
         [Self::Write, Self::Hidden, Self::Network, Self::Privileges, Self::Syscalls, Self::Devices];
 
@@ -145,13 +145,13 @@ impl fmt::Display for Control {
     }
 }
 
-/// What became of a control.
+/// The state of a control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlState {
     Enforced,
     NotEnforced,
-    /// The policy does not ask for it.
+    /// The policy does not request the control.
     NotAsked,
 }
 
@@ -160,13 +160,13 @@ pub enum ControlState {
 pub struct ControlReport {
     pub control: Control,
     pub state: ControlState,
-    /// By what it is enforced, or why it is not.
+    /// The mechanism that enforces the control, or the reason why it is not enforced.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub mechanism: String,
-    /// A canary inside the sandbox tried what is forbidden, and was refused.
+    /// A self-test inside the sandbox tried the forbidden operation and was refused.
     #[serde(default, skip_serializing_if = "is_false")]
     pub tested: bool,
-    /// What would make it enforced here.
+    /// What the user can do so that the control is enforced on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }

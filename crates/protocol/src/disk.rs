@@ -1,13 +1,12 @@
-//! What a node has on the disk, and what it gives back: the words of `GET /v1/node/disk` and
-//! `POST /v1/node/prune`.
+//! The disk usage of a node, and its removal: the JSON of `GET /v1/node/disk` and `POST /v1/node/prune`.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Removed things that the answer to one prune names; it only counts the others.
+/// Maximum number of removed items that the reply of one prune names. Further items are only counted.
 pub const PRUNED_NAMED_MAX: usize = 1000;
 
-/// What something on the disk is.
+/// The kind of data on the disk.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
@@ -17,22 +16,22 @@ pub enum DiskKind {
     JournalsLive,
     /// Journals of ended sessions.
     JournalsEnded,
-    /// Workspaces that the node made, of live sessions. A client's own directory is not counted.
+    /// Workspaces of live sessions that the node created. A client's own directory is not counted.
     WorkspacesLive,
-    /// The same, of ended sessions.
+    /// Workspaces of ended sessions that the node created.
     WorkspacesEnded,
     /// Copies of workspaces that forks made, and the directories around them.
     ForkCopies,
-    /// Temporary files of sessions that have no private `/tmp`.
+    /// Temporary files of sessions without a private `/tmp`.
     Temporary,
     /// Directories that no session needs.
     Leftovers,
-    /// Worker programs, and what is kept ready for new sessions.
+    /// Worker programs, and data prepared for new sessions.
     Environments,
     /// The index, which is derived from the journals.
     Index,
     Logs,
-    /// Records of the node's own.
+    /// The node's own records.
     Other,
 }
 
@@ -51,7 +50,7 @@ impl DiskKind {
         Self::Other,
     ];
 
-    /// As a person reads it.
+    /// The name for people.
     pub fn title(self) -> &'static str {
         match self {
             Self::JournalsLive => "journals, live",
@@ -69,29 +68,29 @@ impl DiskKind {
     }
 }
 
-/// What one kind takes.
+/// The disk usage of one kind of data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiskShare {
     pub kind: DiskKind,
-    /// Blocks on the disk, not lengths of files. A file with several names counts once.
+    /// Allocated blocks in bytes, not file lengths. A file with several hard links counts once.
     pub bytes: u64,
-    /// Files and directories.
+    /// Number of files and directories.
     pub entries: u64,
 }
 
-/// What `GET /v1/node/disk` answers.
+/// The reply of `GET /v1/node/disk`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiskUse {
     pub state_dir: String,
-    /// Every kind, also those that take nothing.
+    /// All kinds, including those without data.
     pub kinds: Vec<DiskShare>,
-    /// All of them together.
+    /// Total bytes of all kinds.
     pub bytes: u64,
-    /// False where a directory could not be read, or looking took too long: there is more then.
+    /// False if a directory could not be read or the measurement took too long. The usage is then higher.
     pub complete: bool,
-    /// Seconds for which ended sessions are kept.
+    /// How many seconds ended sessions are kept.
     pub retain_age_s: u64,
-    /// What all journals and the workspaces of ended sessions may take together.
+    /// Maximum total bytes of all journals and of the workspaces of ended sessions.
     pub retain_bytes: u64,
 }
 
@@ -99,16 +98,16 @@ pub struct DiskUse {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PruneRequest {
-    /// Only say what would be removed.
+    /// Only report what would be removed.
     #[serde(default)]
     pub dry_run: bool,
-    /// Of ended sessions only those that ended longer ago, in seconds; all of them when absent. What the
-    /// node's own retention would remove goes in any case, and so do leftovers.
+    /// Remove only sessions that ended more than this many seconds ago. Default: all ended sessions.
+    /// Leftovers, and sessions that the node's retention would remove, are always removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older_than_s: Option<u64>,
 }
 
-/// Something that was removed, or would be.
+/// An item that was removed, or would be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PrunedItem {
     pub kind: DiskKind,
@@ -117,19 +116,19 @@ pub struct PrunedItem {
     pub bytes: u64,
 }
 
-/// What `POST /v1/node/prune` answers.
+/// The reply of `POST /v1/node/prune`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Pruned {
-    /// Nothing was removed.
+    /// True if nothing was removed, because the request was a dry run.
     pub dry_run: bool,
-    /// What the disk got back, or would get back.
+    /// Bytes that were freed, or would be.
     pub bytes: u64,
-    /// At most 1,000 of them, in the order in which they went.
+    /// The removed items, at most 1,000, in the order of removal.
     pub removed: Vec<PrunedItem>,
-    /// How many more there are. `bytes` counts them.
+    /// Number of further removed items. `bytes` includes them.
     pub more: u64,
-    /// What could not be removed, with the reason.
+    /// Items that could not be removed, with the reason.
     pub failed: Vec<String>,
-    /// False where not all could be measured: a dry run may then have said too little.
+    /// False if not everything could be measured. A dry run may then report too little.
     pub complete: bool,
 }

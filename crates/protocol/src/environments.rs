@@ -1,5 +1,5 @@
-//! Environments: interpreters for which workers are kept ready. What the user's file says of them,
-//! and what a node tells of each.
+//! Environments: interpreters with a pool of ready workers. The user's configuration file, and the node's
+//! report of each environment.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -7,19 +7,19 @@ use utoipa::{IntoParams, ToSchema};
 use crate::event::StartedBy;
 use crate::kinds::{self, WorkerKind};
 
-/// The version of the file.
+/// The version of the configuration file.
 pub const FILE_VERSION: u32 = 1;
 
-/// Workers that may wait for one environment at once.
+/// Maximum pool size of one environment.
 pub const POOL_MAX: usize = 64;
 
-/// Workers that wait where the file does not say how many.
+/// Pool size if the file sets none.
 pub const POOL_DEFAULT: usize = 3;
 
-/// Modules in one preload list.
+/// Maximum number of modules in one preload list.
 pub const PRELOAD_MAX: usize = 256;
 
-/// Environments of one node: each is a process that stays.
+/// Maximum number of environments of one node. Each environment is a long-running process.
 pub const ENVIRONMENTS_MAX: usize = 16;
 
 /// `environments.json`, as the user writes it.
@@ -36,58 +36,58 @@ pub struct EnvironmentsFile {
 pub struct EnvironmentEntry {
     /// A path to an interpreter or a virtual environment, or a name on PATH.
     pub interpreter: String,
-    /// Modules that its workers have from the start, besides those of the standard library.
+    /// Modules that are preloaded into its workers, in addition to those of the standard library.
     #[serde(default)]
     pub preload: Vec<String>,
-    /// How many workers wait.
+    /// The pool size. Default: [`POOL_DEFAULT`].
     #[serde(default)]
     pub pool: Option<usize>,
 }
 
-/// Why a file of environments is not understood.
+/// Why a configuration file of environments is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FileError {
+pub enum EnvironmentsFileError {
     #[error("{0}")]
     Json(String),
-    #[error("its version is {0}, and this release knows {FILE_VERSION}")]
+    #[error("the file's version is {0}, but this release reads version {FILE_VERSION}")]
     Version(u32),
-    #[error("it names {0} environments, and {ENVIRONMENTS_MAX} is the most")]
+    #[error("the file names {0} environments, more than the limit of {ENVIRONMENTS_MAX}")]
     Environments(usize),
-    #[error("the environment {0:?} has a pool of more than {POOL_MAX}")]
+    #[error("the environment {0:?} has a pool size of more than {POOL_MAX}")]
     Pool(String),
     #[error("the environment {0:?} preloads more than {PRELOAD_MAX} modules")]
     Preload(String),
-    #[error("{0:?} is not the name of a module")]
+    #[error("{0:?} in a preload list is not a module name")]
     Module(String),
 }
 
 impl EnvironmentsFile {
-    pub fn parse(text: &str) -> Result<Self, FileError> {
-        let file: Self =
-            serde_json::from_str(text).map_err(|error| FileError::Json(error.to_string()))?;
+    pub fn parse(text: &str) -> Result<Self, EnvironmentsFileError> {
+        let file: Self = serde_json::from_str(text)
+            .map_err(|error| EnvironmentsFileError::Json(error.to_string()))?;
         if file.version != FILE_VERSION {
-            return Err(FileError::Version(file.version));
+            return Err(EnvironmentsFileError::Version(file.version));
         }
         if file.environments.len() > ENVIRONMENTS_MAX {
-            return Err(FileError::Environments(file.environments.len()));
+            return Err(EnvironmentsFileError::Environments(file.environments.len()));
         }
         for entry in &file.environments {
             if entry.pool.is_some_and(|pool| pool > POOL_MAX) {
-                return Err(FileError::Pool(entry.interpreter.clone()));
+                return Err(EnvironmentsFileError::Pool(entry.interpreter.clone()));
             }
             if entry.preload.len() > PRELOAD_MAX {
-                return Err(FileError::Preload(entry.interpreter.clone()));
+                return Err(EnvironmentsFileError::Preload(entry.interpreter.clone()));
             }
             if let Some(module) = entry.preload.iter().find(|name| !is_module(name)) {
-                return Err(FileError::Module(module.clone()));
+                return Err(EnvironmentsFileError::Module(module.clone()));
             }
         }
         Ok(file)
     }
 
-    /// What there is without a file: the usual interpreter of each kind whose workers can be forked from a
-    /// zygote, and nothing but its standard library.
-    pub fn usual() -> Vec<EnvironmentEntry> {
+    /// The environments of a node without a configuration file: the default interpreter of each worker kind
+    /// that a zygote can fork, with only its standard library.
+    pub fn default_entries() -> Vec<EnvironmentEntry> {
         let forked = kinds::ALL.iter().filter(|kind| kind.starts_by(StartedBy::Zygote));
         let entry = |kind: &WorkerKind| EnvironmentEntry {
             interpreter: kind.interpreter.to_owned(),
@@ -98,7 +98,7 @@ impl EnvironmentsFile {
     }
 }
 
-/// Identifiers with dots between them.
+/// Whether the name consists of identifiers separated by dots.
 fn is_module(name: &str) -> bool {
     let is_word = |word: &str| {
         word.chars().next().is_some_and(|first| first.is_alphabetic() || first == '_')
@@ -107,29 +107,29 @@ fn is_module(name: &str) -> bool {
     name.split('.').all(is_word)
 }
 
-/// `GET /v1/environments`.
+/// The query of `GET /v1/environments`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 pub struct EnvironmentsQuery {
-    /// First wait until none of them is on its way, for so long at most.
+    /// Wait at most this long until no environment is starting.
     #[serde(default)]
     pub wait_ms: u64,
 }
 
-/// Its answer.
+/// The reply of `GET /v1/environments`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EnvironmentList {
     pub environments: Vec<Environment>,
-    /// Why the user's file is not used.
+    /// Why the user's configuration file is not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// An environment as it is at this moment.
+/// The current state of an environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Environment {
-    /// As the file names it.
+    /// The interpreter as the file names it.
     pub interpreter: String,
-    /// The program that this is.
+    /// The program that the name resolves to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
     pub preload: Vec<String>,
@@ -143,13 +143,13 @@ pub struct ZygoteInfo {
     pub state: ZygoteState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// What it takes, counting what it shares with its workers as its share.
+    /// Proportional set size: memory shared with workers counts in proportion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pss_kib: Option<u64>,
-    /// Modules that could not be imported, and why.
+    /// Modules that could not be imported, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
-    /// Why there is none.
+    /// Why there is no zygote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -157,15 +157,15 @@ pub struct ZygoteInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ZygoteState {
-    /// Not wanted: nobody has asked for a while, or workers are started without.
+    /// Not needed: no session used the environment for a while, or workers start without a zygote.
     None,
     Starting,
     Ready,
-    /// Tried again later.
+    /// The start failed; the node retries it later.
     Failed,
 }
 
-/// Workers that wait.
+/// The pool of an environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PoolInfo {
     pub size: usize,
@@ -185,10 +185,10 @@ mod tests {
         let many = vec![r#"{"interpreter": "python3"}"#; ENVIRONMENTS_MAX + 1].join(",");
         let many = format!(r#"{{"version": 1, "environments": [{many}]}}"#);
         for (bad, why) in [
-            (many, "names 17 environments"),
+            (many, "names 17 environments, more than the limit of 16"),
             (good.replace("\"version\": 1", "\"version\": 2"), "version is 2"),
             (good.replace("\"pool\": 4", "\"pool\": 65"), "more than 64"),
-            (good.replace("numpy", "import os"), "not the name of a module"),
+            (good.replace("numpy", "import os"), "not a module name"),
             (good.replace("\"pool\"", "\"pools\""), "unknown field"),
         ] {
             let error = EnvironmentsFile::parse(&bad).unwrap_err().to_string();

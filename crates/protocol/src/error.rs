@@ -1,4 +1,4 @@
-//! Stable error codes: what a program may branch on. Messages may change, codes do not.
+//! Stable error codes. A program may branch on a code; messages may change.
 
 use std::fmt;
 
@@ -6,87 +6,87 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A failure's name, the same at every door and in the journal.
+/// The code of a failure. It is the same at every door and in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
-    /// The request's form is wrong.
+    /// The request is malformed.
     BadRequest,
-    /// A message is over its limit.
+    /// A message exceeds its size limit.
     MessageTooLarge,
-    /// Too much waits already; try again later.
+    /// A queue is full; try again later.
     Overloaded,
     SessionNotFound,
     SessionExists,
     /// The session lives in another node.
     NotHere,
-    /// The session is over and takes no turns.
+    /// The session has ended and takes no turns.
     SessionEnded,
-    /// A turn runs or waits, or a worker starts: what was asked for needs an idle session.
+    /// A turn runs or waits, or a worker starts. The request needs an idle session.
     SessionBusy,
     /// The session cannot be forked.
     ForkRefused,
-    /// The session was forked as often as it can be.
+    /// The session has reached its maximum number of forks.
     ForkLimit,
-    /// The workspace is larger than what is copied.
+    /// The workspace is too large for a fork to copy.
     WorkspaceTooLarge,
     TurnNotFound,
-    /// The turn is not running, so it cannot be given input; or no turn runs to be interrupted.
+    /// The turn is not running, so it cannot take input or be interrupted.
     TurnNotRunning,
-    /// The turn waited behind one that lost the session's state; it never ran.
+    /// The session's state was lost before the turn could run. The turn never ran.
     StateLost,
-    /// The session ran into a limit of its policy.
+    /// The session reached a limit of its policy.
     LimitMemory,
     LimitProcesses,
     LimitDisk,
     LimitWallTime,
-    /// A control that the policy requires cannot be enforced here.
+    /// A control that the policy requires cannot be enforced on this machine.
     NotEnforceable,
-    /// Who asked may not.
+    /// The client is not authorized.
     Unauthorized,
-    /// The interpreter or worker could not be started.
+    /// The interpreter or the worker could not be started.
     WorkerFailed,
-    /// The worker broke the protocol.
+    /// The worker violated the protocol.
     ProtocolError,
-    /// The worker died in the turn.
+    /// The worker died during the turn.
     WorkerDied,
-    /// The keeper died in the turn.
+    /// The keeper died during the turn.
     KeeperLost,
     /// The turn's deadline passed.
     DeadlinePassed,
-    /// The turn was interrupted and did not stop within the grace.
+    /// The turn was interrupted and did not stop within the grace period.
     Unstoppable,
     /// The session was closed while the turn waited or ran.
     SessionClosed,
-    /// The journal has no room, or the workspace has none for a file.
+    /// The disk has no space for the journal, or for a file of the workspace.
     DiskFull,
-    /// No such file in the workspace.
+    /// The workspace has no such file.
     FileNotFound,
-    /// A file is not as the request says it must be; nothing was written.
+    /// A file does not meet the condition of the request. Nothing was written.
     FileConflict,
-    /// The path leads out of the workspace, is hidden, or is no plain file.
+    /// The path leads out of the workspace, is hidden, or is not a regular file.
     PathRefused,
-    /// No tool of that name is offered to the session.
+    /// The session has no tool of that name.
     ToolNotFound,
     /// The tool itself failed.
     ToolFailed,
-    /// A tool call took longer than it may.
+    /// A tool call exceeded its deadline.
     ToolDeadlinePassed,
-    /// Who offered the tool went away before it answered.
+    /// The tool host disconnected before it answered.
     ToolHostGone,
-    /// The call was given up before it was answered.
+    /// The call was cancelled before it was answered.
     ToolCancelled,
-    /// The turn would wait for a call that waits for the turn.
+    /// The turn would wait for a call that itself waits for the turn.
     WouldDeadlock,
-    /// Client and node speak different versions.
+    /// Client and node have incompatible API versions.
     VersionMismatch,
-    /// The node is about to stop.
+    /// The node is stopping.
     ShuttingDown,
-    /// Another node holds the runtime directory.
+    /// Another node uses the runtime directory.
     AlreadyRunning,
-    /// No such page.
+    /// The requested resource does not exist.
     NotFound,
-    /// A fault in Windlass itself.
+    /// A bug in Windlass.
     Internal,
 }
 
@@ -138,7 +138,7 @@ impl ErrorCode {
         }
     }
 
-    /// Whether the same request may succeed later, unchanged.
+    /// Whether the same request may succeed later without a change.
     pub fn retryable(self) -> bool {
         matches!(self, Self::Overloaded | Self::SessionBusy | Self::DiskFull | Self::ShuttingDown)
     }

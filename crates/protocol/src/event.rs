@@ -1,5 +1,5 @@
-//! An event: one numbered fact of a session. The same words go from keeper to node, into the
-//! journal and out to clients.
+//! Events: the numbered facts of a session. The same types go from keeper to node, into the journal, and to
+//! clients.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,16 +9,16 @@ use crate::confinement::Confinement;
 use crate::policy::Limit;
 use crate::{CallNo, Epoch, ErrorCode, LinkSeq, Seq, TurnId, TurnNo};
 
-/// One numbered fact of a session; its raw bytes (output, display) travel beside it as a body.
+/// One numbered fact of a session. Its raw bytes (output, display) are a separate body.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
 pub struct Event {
     pub seq: Seq,
-    /// When the node took it in: milliseconds since the Unix epoch.
+    /// When the node took the event: milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// The turn it belongs to; absent for facts of the session itself.
+    /// The turn of the event. Absent for events of the session itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnNo>,
-    /// The keeper's own number for it; absent for what the node says itself.
+    /// The keeper's number for the event. Absent for events of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkSeq>,
     #[serde(flatten)]
@@ -29,12 +29,12 @@ pub struct Event {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum EventKind {
-    /// The node accepted a turn; it waits or runs. The body is its code.
+    /// The node accepted a turn, which waits or runs. The body is its code.
     TurnAccepted {
         id: TurnId,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline_ms: Option<u64>,
-        /// More of the code follows in the next event.
+        /// Whether more of the code follows in the next event.
         #[serde(default, skip_serializing_if = "is_false")]
         more: bool,
     },
@@ -42,19 +42,19 @@ pub enum EventKind {
     TakenOver { epoch: Epoch },
     /// The turn is being stopped.
     InterruptAsked { cause: StopCause },
-    /// Bytes the code printed, showed as its result, or failed with.
+    /// Bytes that the code printed, its result, or its traceback.
     Output {
         stream: Stream,
-        /// Written by something that outlived its own turn.
+        /// Whether a thread or process wrote it that outlived its turn.
         #[serde(default, skip_serializing_if = "is_false")]
         background: bool,
     },
-    /// Rich output. One display may span several events, all but the last with `more`.
+    /// Rich output. One display may span several events. All but the last have `more`.
     Display {
         mime: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         id: Option<String>,
-        /// Replaces the display with the same `id`.
+        /// Whether it replaces the display with the same `id`.
         #[serde(default, skip_serializing_if = "is_false")]
         update: bool,
         #[serde(default, skip_serializing_if = "is_false")]
@@ -62,38 +62,39 @@ pub enum EventKind {
     },
     /// The code asks for input and blocks.
     StdinWait { prompt: String, secret: bool },
-    /// The code calls a host tool. A call with large arguments spans several events, all but the
-    /// last with `more`. The arguments themselves are not kept.
+    /// The code calls a host tool. A call with large arguments spans several events. All but the last have
+    /// `more`. The arguments themselves are not kept.
     ToolCall {
         call: CallNo,
         name: String,
-        /// How long the code wants to wait for it.
+        /// How long the code waits for the result.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline_ms: Option<u64>,
-        /// Bytes of arguments in the events before this one, and in this one.
+        /// Bytes of arguments in the earlier events of this call.
         #[serde(default)]
         offset: u64,
+        /// Bytes of arguments in this event.
         #[serde(default)]
         bytes: u64,
         #[serde(default, skip_serializing_if = "is_false")]
         more: bool,
     },
-    /// The code has given a call up.
+    /// The code cancelled a call.
     ToolCancel { call: CallNo },
-    /// A call is over: answered, failed or given up.
+    /// A call ended: answered, failed or cancelled.
     ToolEnded {
         call: CallNo,
         ok: bool,
-        /// Why it failed; absent when the tool itself did.
+        /// Why the call failed. Absent if the tool itself failed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         code: Option<ErrorCode>,
-        /// Bytes of the answer.
+        /// Bytes of the result.
         bytes: u64,
         wall_ms: f64,
     },
-    /// Input went to the code. What it was is not recorded: it may be a secret.
+    /// The code received input. The input is not recorded, because it may be a secret.
     InputTaken { bytes: u64 },
-    /// The turn is over.
+    /// The turn ended.
     TurnEnded {
         outcome: Outcome,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -103,32 +104,33 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         receipt: Option<Receipt>,
     },
-    /// A worker is up and can take turns. `restarts` counts the workers before it.
+    /// A worker is ready for turns. `restarts` counts the workers before it.
     WorkerReady {
         worker: String,
         pid: u32,
         restarts: u32,
         #[serde(default, skip_serializing_if = "StartedBy::is_exec")]
         start: StartedBy,
-        /// What it can do, as it says. Absent in events of earlier releases.
+        /// The capabilities that the worker declares. Absent in events of earlier releases.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         capabilities: Option<Vec<String>>,
     },
-    /// A worker was started in its sandbox, which has tested itself.
+    /// A worker was started in its sandbox, and the sandbox has run its self-test.
     Confined(Confinement),
-    /// The session ran into a limit. What it cost is said by the events that follow.
+    /// The session reached a limit. Later events report the consequences.
     LimitReached { limit: Limit, message: String },
-    /// The worker process is gone.
+    /// The worker process ended.
     WorkerEnded {
         cause: String,
-        /// The limit that ended it.
+        /// The limit that ended the worker, if a limit did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<Limit>,
-        /// The node had it replaced. The turn that was running on it, if any, is the event's turn.
+        /// Whether the node requested the restart. The event's turn is the turn that ran on the worker, if
+        /// any.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         replaced: bool,
     },
-    /// The code reached for a host, or tried to. Said once per host, port and decision.
+    /// The code connected to a host or tried to. Reported once per host, port and decision.
     Egress {
         host: String,
         port: u16,
@@ -136,16 +138,16 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         reason: String,
     },
-    /// The worker said something that is not the protocol; its session ends.
+    /// The worker violated the protocol. Its session ends.
     ProtocolBroken { message: String },
     /// Output bytes that were not kept, and why.
     OutputDropped { bytes: u64, reason: DropReason },
-    /// Messages of a worker that were not understood or came for another turn, since the last count.
+    /// Worker messages of an unknown kind or for another turn, since the last such event.
     MessagesDropped { count: u64, reason: String },
-    /// The session is over. Nothing follows.
+    /// The session ended. No event follows.
     SessionEnded {
         reason: EndReason,
-        /// The figures of the reason, such as how long nobody used it.
+        /// Details of the reason, for example how long the session was idle.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -176,7 +178,7 @@ pub enum Outcome {
     Lost,
 }
 
-/// Who wants a turn stopped.
+/// Why a turn is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopCause {
@@ -187,26 +189,26 @@ pub enum StopCause {
 /// What went wrong in a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 pub struct TurnError {
-    /// A stable code when Windlass ended the turn; absent when the code itself raised.
+    /// A stable code if Windlass ended the turn. Absent if the code itself raised the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<ErrorCode>,
-    /// The exception's class, or a short name of what happened.
+    /// The class of the exception, or a short name of the failure.
     pub name: String,
     pub message: String,
 }
 
-/// What a turn cost.
+/// The resources that a turn used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
 pub struct Usage {
     pub wall_ms: f64,
-    /// Processor time of the worker process (and, for turns over 2 ms, of its ended children).
+    /// CPU time of the worker process and, for turns over 2 ms, of its ended children.
     pub cpu_ms: f64,
-    /// The most memory the worker process has held so far in the session.
+    /// Peak memory of the worker process so far in the session.
     pub peak_rss_bytes: u64,
     pub output_bytes: u64,
 }
 
-/// What a loss cost: what was kept and what is gone.
+/// The report of a loss: what was kept and what was lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 pub struct Receipt {
     pub kept: Vec<String>,
@@ -229,19 +231,19 @@ pub enum DropReason {
 pub enum EndReason {
     /// A client closed it.
     Closed,
-    /// The worker ended by itself (`sys.exit` does not: that ends a turn).
+    /// The worker exited by itself. (`sys.exit` only ends a turn.)
     WorkerExited,
     /// No worker could be started.
     StartFailed,
-    /// It lived as long as its policy allows.
+    /// The session reached the wall-time limit of its policy.
     WallTime,
-    /// It had no client and no turn for as long as its idle timeout.
+    /// The session had no client and no turn for the length of its idle timeout.
     Idle,
-    /// The worker broke the protocol.
+    /// The worker violated the protocol.
     ProtocolError,
-    /// The keeper died, and with it everything of the session.
+    /// The keeper died, and with it all processes of the session.
     KeeperLost,
-    /// No node came back within the keeper's grace, so it ended itself and the session.
+    /// No node attached within the keeper's grace period, so the keeper ended itself and the session.
     NodeGone,
 }
 
@@ -249,7 +251,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// How a worker came to be. Its session is the same, whichever it was.
+/// How a worker was started. The session behaves the same in every case.
 #[derive(
     Debug,
     Clone,
@@ -265,19 +267,19 @@ fn is_false(value: &bool) -> bool {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum StartedBy {
-    /// Its program was run.
+    /// The worker's program was executed.
     #[default]
     Exec,
-    /// It was forked from an interpreter that had its modules already.
+    /// The worker was forked from a zygote, an interpreter with its modules loaded.
     Zygote,
-    /// The same, ahead of time: it was waiting.
+    /// The worker was forked from a zygote in advance and waited in the pool.
     Pool,
-    /// It was forked from another session's worker, with all that it had.
+    /// The worker was forked from another session's worker, with its state.
     Fork,
 }
 
 impl StartedBy {
-    /// Whether it is what needs no mention.
+    /// Whether it is the default, which is not serialized.
     pub fn is_exec(&self) -> bool {
         *self == Self::Exec
     }

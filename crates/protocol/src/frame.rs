@@ -1,8 +1,8 @@
 //! The frame: `u32 BE rest length | u32 BE header length | header (UTF-8 JSON) | body (raw bytes)`.
-//! Encodes to and decodes from memory; never reads or writes a descriptor.
+//! This module encodes to and decodes from memory. It never reads or writes a descriptor.
 //!
-//! The decoder trusts nothing: a length over its limit is an error before a byte is reserved for
-//! it, and an error is final, since the stream's framing is lost.
+//! The decoder does not trust its input. A length over the limit is an error before any memory is reserved.
+//! An error is final, because the framing of the stream is lost.
 
 use bytes::{Buf, Bytes, BytesMut};
 use serde::Serialize;
@@ -11,14 +11,14 @@ use crate::limits::{FRAME_BYTES_MAX, HEADER_BYTES_MAX};
 
 const LENGTH_BYTES: usize = 4;
 
-/// One frame as it came: the header is still JSON text, the body is raw.
+/// One frame as received: the header is unparsed JSON text, the body is raw bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     pub header: Bytes,
     pub body: Bytes,
 }
 
-/// Why bytes are not a frame. The connection that carried them cannot go on.
+/// Why bytes are not a frame. The connection that carried them cannot continue.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     #[error("a frame of {0} bytes is over the limit of {FRAME_BYTES_MAX}")]
@@ -31,7 +31,7 @@ pub enum FrameError {
     NotOne { bytes: usize },
 }
 
-/// The one frame that these bytes are, where something else says where it ends. Copies nothing.
+/// Decodes bytes that are exactly one frame, for transports that keep messages apart. Copies nothing.
 pub fn decode(mut bytes: Bytes) -> Result<Frame, FrameError> {
     let not_one = FrameError::NotOne { bytes: bytes.len() };
     let Some((rest, header)) = lengths(&bytes)? else { return Err(not_one) };
@@ -42,7 +42,7 @@ pub fn decode(mut bytes: Bytes) -> Result<Frame, FrameError> {
     Ok(Frame { header: bytes.split_to(header), body: bytes })
 }
 
-/// Takes bytes in any portions and gives back whole frames, in order.
+/// Takes bytes in portions of any size and returns whole frames, in order.
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: BytesMut,
@@ -58,12 +58,12 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Bytes that wait for the rest of their frame.
+    /// Bytes of an incomplete frame.
     pub fn pending(&self) -> usize {
         self.buffer.len()
     }
 
-    /// The next whole frame, or `None` until more bytes come.
+    /// The next whole frame, or `None` until more bytes arrive.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some((rest, header)) = lengths(&self.buffer)? else { return Ok(None) };
         if self.buffer.len() < LENGTH_BYTES + rest {
@@ -76,7 +76,7 @@ impl Decoder {
     }
 }
 
-/// Both lengths of the frame that begins here, once they are there and within their limits.
+/// Both lengths of the frame that begins here, checked against their limits. `None` if bytes are missing.
 fn lengths(bytes: &[u8]) -> Result<Option<(usize, usize)>, FrameError> {
     let Some(rest) = word_at(bytes, 0) else { return Ok(None) };
     if rest > FRAME_BYTES_MAX {
@@ -100,23 +100,23 @@ fn word_at(bytes: &[u8], at: usize) -> Option<usize> {
     Some(u32::from_be_bytes(word.try_into().expect("the slice has four bytes")) as usize)
 }
 
-/// Why a frame cannot be made. Nothing is added to the buffer.
+/// Why a frame cannot be encoded. The buffer is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
     #[error("a header of {0} bytes is over the limit of {HEADER_BYTES_MAX}")]
     HeaderTooLong(usize),
     #[error("a frame of {0} bytes is over the limit of {FRAME_BYTES_MAX}")]
     TooLong(usize),
-    /// All parts of a message together ([`crate::parts`]).
+    /// The limit applies to all parts of a message together ([`crate::parts`]).
     #[error("a message of {bytes} bytes is over the limit of {limit}")]
     MessageTooLong { bytes: usize, limit: usize },
-    /// A path that is not UTF-8, for one.
-    #[error("the header has no JSON form: {0}")]
+    /// For example, a path that is not UTF-8.
+    #[error("the header cannot be encoded as JSON: {0}")]
     NoJson(#[from] serde_json::Error),
 }
 
-/// Appends the prefix and header of a frame whose body of `body_len` bytes the caller writes next.
-/// Callers split bodies into chunks of [`crate::limits::CHUNK_BYTES_MAX`].
+/// Appends the prefix and header of a frame. The caller writes the body of `body_len` bytes next. Callers
+/// split bodies into chunks of [`crate::limits::CHUNK_BYTES_MAX`].
 pub fn encode_head(
     out: &mut Vec<u8>,
     header: &impl Serialize,

@@ -1,5 +1,5 @@
-//! What node and tool host say to each other over the host's WebSocket, one frame in each binary
-//! message (`docs/tools.md`). A tool host is a client that offers functions to the code of sessions.
+//! The messages between node and tool host over the host's WebSocket, one frame in each binary message
+//! (`docs/tools.md`). A tool host is a client that offers functions to the code of sessions.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,24 +8,24 @@ use utoipa::ToSchema;
 use crate::limits::TOOL_NAME_BYTES_MAX;
 use crate::{CallNo, ErrorCode, SessionId, TurnNo};
 
-/// The header by which a client says in which call it makes a request, as [`Within`] in text.
+/// The header that names the host tool call within which a client makes a request, as [`Within`] in text.
 pub const WITHIN_HEADER: &str = "windlass-within";
 
-/// Host to node. Unknown kinds are `Unknown`, unknown fields are passed over.
+/// Messages from host to node. An unknown kind becomes `Unknown`; unknown fields are ignored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum FromHost {
-    /// The body, a [`Declaration`], says all that this host offers from now on.
+    /// The body is a [`Declaration`] of all tools that this host offers from now on.
     Tools {
         #[serde(default, skip_serializing_if = "is_false")]
         more: bool,
     },
-    /// The answer to a `tool_call`, in the body.
+    /// The result of a `tool_call`, in the body.
     ToolResult {
         session: SessionId,
         turn: TurnNo,
         call: CallNo,
-        /// Not so: the body is a [`ToolError`], and what came before is void.
+        /// If false, the body is a [`ToolError`], and earlier frames of this result are discarded.
         ok: bool,
         #[serde(default, skip_serializing_if = "is_false")]
         more: bool,
@@ -34,32 +34,32 @@ pub enum FromHost {
     Unknown,
 }
 
-/// Node to host.
+/// Messages from node to host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ToHost {
-    /// Always first.
+    /// Always the first message.
     Welcome { api: String, node: String },
-    /// The declared tools are offered.
+    /// The node offers the declared tools to sessions.
     ToolsAccepted { count: usize },
-    /// What was said cannot be taken; the connection goes on.
+    /// The node rejects the host's message. The connection continues.
     Refused { code: ErrorCode, message: String },
-    /// The code of a session calls a tool of this host's; the body has its arguments.
+    /// The code of a session calls a tool of this host. The body is the arguments.
     ToolCall {
         session: SessionId,
         turn: TurnNo,
         call: CallNo,
         name: String,
-        /// How long an answer is waited for.
+        /// How long the node waits for the result.
         deadline_ms: u64,
         #[serde(default, skip_serializing_if = "is_false")]
         more: bool,
     },
-    /// Nobody waits for this call's answer any more.
+    /// The call is cancelled: its result is no longer needed.
     ToolCancel { session: SessionId, turn: TurnNo, call: CallNo, reason: CancelReason },
 }
 
-/// Why nobody waits for an answer any more.
+/// Why a call is cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CancelReason {
@@ -67,13 +67,13 @@ pub enum CancelReason {
     Interrupted,
     /// The call's deadline passed.
     Deadline,
-    /// The code gave the call up.
+    /// The code cancelled the call.
     GivenUp,
-    /// The turn is over, or its worker is.
+    /// The turn or its worker ended.
     TurnOver,
 }
 
-/// All that a host offers.
+/// All tools that a host offers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Declaration {
     pub tools: Vec<ToolOffer>,
@@ -84,30 +84,30 @@ pub struct Declaration {
 pub struct ToolOffer {
     /// A name, or a group and a name: `read`, `files.read`.
     pub name: String,
-    /// What it does, for the model that writes the code. Its first line is shown in lists.
+    /// What the tool does, for the model that writes the code. Lists show the first line.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// The JSON schema of its arguments, an object.
+    /// The JSON schema of the arguments, an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_schema: Option<serde_json::Value>,
-    /// How long a call may take where the code does not say.
+    /// How long a call may take if the code sets no deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
 }
 
-/// Why a call failed, as the code will see it.
+/// Why a call failed, as the code sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolError {
     pub message: String,
-    /// Absent: the tool itself failed.
+    /// Absent if the tool itself failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<ErrorCode>,
-    /// The class of the tool's own error.
+    /// The class of the tool's error.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
 }
 
-/// A call that a request is made in, in text `SESSION/TURN/CALL`.
+/// The host tool call within which a client makes a request. Its text form is `SESSION/TURN/CALL`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Within {
     pub session: SessionId,
@@ -133,10 +133,10 @@ impl std::fmt::Display for Within {
     }
 }
 
-/// The group that the node's own tools are in, which no host may use.
+/// The group of the node's own tools. No host may use it.
 pub const OWN_GROUP: &str = "windlass";
 
-/// Whether a host may offer a tool of this name: an identifier, or two with a dot between.
+/// Whether a host may offer a tool of this name: one identifier, or two separated by a dot.
 pub fn is_tool_name(name: &str) -> bool {
     let identifier = |part: &str| {
         let mut bytes = part.bytes();

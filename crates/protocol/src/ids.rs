@@ -1,5 +1,4 @@
-//! Identifiers, as types: a session, a turn, a place in a sequence. They carry no behaviour but
-//! their own validity.
+//! Identifiers as types: sessions, turns, sequence numbers. They only check their own validity.
 
 use std::fmt;
 
@@ -10,16 +9,18 @@ use utoipa::ToSchema;
 /// The longest session or turn id.
 pub const ID_CHARS_MAX: usize = 64;
 
-/// Why a text cannot be an id.
+/// Why a text is not a valid id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
-    #[error("an id is 1 to {ID_CHARS_MAX} characters long, not {0}")]
+    #[error("an id has 1 to {ID_CHARS_MAX} characters, not {0}")]
     Length(usize),
     #[error(
-        "an id holds letters, digits, '-' and '_' and starts with a letter or digit, unlike {0:?}"
+        "{0:?} is not an id: use letters, digits, '-' and '_', and start with a letter or digit"
     )]
     Character(String),
-    #[error("a chosen turn id holds at least one character that is not a digit, unlike {0:?}")]
+    #[error(
+        "{0:?} is not a turn id that a client can choose: use at least one non-digit character"
+    )]
     OnlyDigits(String),
 }
 
@@ -34,16 +35,16 @@ fn check(text: &str) -> Result<(), IdError> {
     Ok(())
 }
 
-/// A session's name, unique in its node: chosen by the client or made by the node. It names a
-/// directory and a socket, so its characters are few.
+/// The id of a session, unique in its node. The client chooses it, or the node generates it. A directory and
+/// a socket have this name, so few characters are allowed.
 #[derive(
     Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, ToSchema,
 )]
 #[serde(try_from = "String", into = "String")]
 pub struct SessionId(String);
 
-/// A turn's name, unique in its session: chosen by the client (then sending it twice runs it once)
-/// or its number in decimal.
+/// The id of a turn, unique in its session. The client chooses it, or it is the turn's number in decimal. A
+/// turn that is sent twice with the same chosen id runs once.
 #[derive(
     Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, ToSchema,
 )]
@@ -51,7 +52,7 @@ pub struct SessionId(String);
 pub struct TurnId(String);
 
 impl TurnId {
-    /// An id for a new turn chosen by a client. Numbers alone are kept for the node's own ids.
+    /// Checks an id that a client chose for a new turn. Ids of only digits are reserved for the node.
     pub fn chosen(text: impl Into<String>) -> Result<Self, IdError> {
         let id = Self::parse(text)?;
         if id.0.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -102,8 +103,8 @@ macro_rules! text_id {
         }
     };
 }
-/// Whose sessions these are: a name that a client gives to those it makes, so that it can offer tools
-/// to all of them.
+/// The owner of sessions: a name that a client gives to its sessions, so that it can offer tools to all of
+/// them.
 #[derive(
     Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, ToSchema,
 )]
@@ -139,25 +140,26 @@ macro_rules! counter {
     };
 }
 counter!(
-    /// A turn's place in its session, from 1, in the order accepted. Workers know turns by it.
+    /// The number of a turn in its session, from 1, in the order accepted. Workers know turns by this number.
     TurnNo
 );
 counter!(
-    /// A host tool call's number, the worker's own. A fresh worker counts from 1 again, so only a
-    /// turn and a call together name one.
+    /// The number of a host tool call, which the worker assigns. A fresh worker starts from 1 again, so only
+    /// turn and call together identify a call.
     CallNo
 );
 counter!(
-    /// An event's place in its session, from 1. What clients see and resume from.
+    /// The sequence number of an event in its session, from 1. Clients resume from it.
     Seq
 );
 counter!(
-    /// An event's place in what one keeper has said, from 1. What node and keeper acknowledge by.
+    /// The sequence number of an event among the events of one keeper, from 1. The node acknowledges events
+    /// by it.
     LinkSeq
 );
 counter!(
-    /// The fencing token of a session's owner: a keeper obeys no node of a lower epoch. A node that takes a session
-    /// over raises it.
+    /// The fencing token of a session's owner: a keeper obeys no node with a lower epoch. A node that takes
+    /// over a session raises it.
     Epoch
 );
 

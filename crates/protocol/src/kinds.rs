@@ -1,5 +1,5 @@
-//! The kinds of worker that a release has, as data. Node, MCP door and CLI ask a kind for what they need
-//! to know of its language; what a session's own worker can do, the worker says itself.
+//! The kinds of worker of this release, as data. Node, MCP door and CLI take facts about a language from its
+//! kind. The worker of a session declares its own capabilities.
 
 pub mod python;
 
@@ -8,36 +8,35 @@ use crate::event::StartedBy;
 /// One kind of worker.
 #[derive(Debug, PartialEq, Eq)]
 pub struct WorkerKind {
-    /// By which clients ask for it.
+    /// The name by which clients request this kind.
     pub name: &'static str,
-    /// What its language is called.
+    /// The name of the language.
     pub language: &'static str,
-    /// How names of its files end.
+    /// The file name extensions of the language.
     pub extensions: &'static [&'static str],
-    /// The program on PATH that runs it where a session names no other.
+    /// The program on PATH that runs the worker if a session names no other interpreter.
     pub interpreter: &'static str,
-    /// Arguments with which the interpreter prints its version and where it really is, with a space
-    /// between the two.
+    /// Arguments with which the interpreter prints its version and its real path, separated by a space.
     pub version_arguments: &'static [&'static str],
-    /// What its workers can do ([`crate::worker`]).
+    /// The capabilities of its workers ([`crate::worker`]).
     pub capabilities: &'static [&'static str],
-    /// The ways in which its workers can start.
+    /// How its workers can be started.
     pub starts: &'static [StartedBy],
-    /// When what somebody types is complete.
+    /// How the REPL decides that typed code is complete.
     pub typed: TypedInput,
-    pub words: Words,
+    pub terms: LanguageTerms,
 }
 
-/// When what somebody types is a whole piece of code.
+/// The rule by which typed code is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TypedInput {
-    /// When brackets and quotes are closed, and an indented block ends with an empty line.
+    /// All brackets and quotes are closed, and an indented block ends with an empty line.
     IndentedBlocks,
 }
 
-/// How types and values are written in a language.
+/// The words of a language for types and values, used in tool signatures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Words {
+pub struct LanguageTerms {
     pub string: &'static str,
     pub integer: &'static str,
     pub number: &'static str,
@@ -47,14 +46,14 @@ pub struct Words {
     pub null: &'static str,
     pub yes: &'static str,
     pub no: &'static str,
-    /// One of several values, which follow in brackets.
+    /// The type that is one of several values. The values follow in brackets.
     pub choice: &'static str,
 }
 
-/// All kinds. The first is that of sessions whose clients ask for none.
+/// All kinds. The first one is the default.
 pub const ALL: &[WorkerKind] = &[python::KIND];
 
-/// The kind of sessions whose clients ask for none.
+/// The kind of a session whose client requests none.
 pub const DEFAULT: &WorkerKind = &ALL[0];
 
 /// The kind of this name.
@@ -62,9 +61,9 @@ pub fn find(name: &str) -> Option<&'static WorkerKind> {
     ALL.iter().find(|kind| kind.name == name)
 }
 
-/// The words of a session's language, by the name of its kind.
-pub fn words_of(name: &str) -> &'static Words {
-    &find(name).unwrap_or(DEFAULT).words
+/// The terms of a session's language, by the name of its kind.
+pub fn terms_of(name: &str) -> &'static LanguageTerms {
+    &find(name).unwrap_or(DEFAULT).terms
 }
 
 /// The names of all kinds, for people.
@@ -89,13 +88,13 @@ mod tests {
 
     #[test]
     fn every_kind_has_a_name_of_its_own_and_can_be_run() {
-        for (place, kind) in ALL.iter().enumerate() {
+        for (index, kind) in ALL.iter().enumerate() {
             assert_eq!(find(kind.name), Some(kind));
             assert!(kind.starts_by(StartedBy::Exec), "{}", kind.name);
             let same = |other: &WorkerKind| {
                 other.extensions.iter().any(|extension| kind.extensions.contains(extension))
             };
-            assert!(!ALL[..place].iter().any(same), "{}: an extension has two kinds", kind.name);
+            assert!(!ALL[..index].iter().any(same), "{}: an extension has two kinds", kind.name);
         }
         assert_eq!(find("none"), None);
     }

@@ -1,14 +1,14 @@
-//! The words that cross a process boundary, and the frame codec that carries them. Nothing else:
-//! no I/O, no clock, no decision.
+//! The messages between processes, and the frame codec that carries them. This crate has no I/O, no clock and
+//! no decisions.
 //!
-//! Five conversations use this crate:
+//! Five protocols use this crate:
 //! - [`worker`]: keeper and worker, the public worker protocol (`docs/protocol.md`);
-//! - [`link`]: node and keeper, private to one release line but versioned all the same;
-//! - [`nursery`]: node and nursery, the same;
+//! - [`link`]: node and keeper, private to one release line, but versioned;
+//! - [`nursery`]: node and nursery, private to one release line;
 //! - [`api`]: clients and node, the JSON of the HTTP door (`docs/openapi.json`);
-//! - [`host`]: node and tool host, the frames of its WebSocket (`docs/tools.md`).
+//! - [`host`]: node and tool host, the frames of the WebSocket (`docs/tools.md`).
 //!
-//! What they share is in [`ids`], [`event`], [`policy`], [`confinement`] and [`frame`].
+//! The shared types are in [`ids`], [`event`], [`policy`], [`confinement`] and [`frame`].
 
 pub mod api;
 pub mod confinement;
@@ -18,7 +18,6 @@ pub mod error;
 pub mod event;
 pub mod family;
 pub mod frame;
-pub mod held;
 pub mod host;
 pub mod ids;
 pub mod kinds;
@@ -27,6 +26,7 @@ pub mod link;
 pub mod nursery;
 pub mod parts;
 pub mod policy;
+pub mod server_holder;
 pub mod storage;
 pub mod text;
 pub mod worker;

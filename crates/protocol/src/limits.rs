@@ -1,102 +1,107 @@
-//! Every limit that more than one crate must agree on, each with what happens at it.
+//! Every limit that more than one crate must agree on, and what happens at each limit.
 
 use std::time::Duration;
 
-/// A frame's bytes after its first length word. A longer body is sent as several frames with
-/// `more`; a longer frame is malformed and ends the connection that carried it.
+/// Maximum bytes of a frame after its first length word. A longer body is sent as several frames with `more`.
+/// A longer frame is malformed and ends its connection.
 pub const FRAME_BYTES_MAX: usize = 256 * 1024;
 
-/// A frame's header. It is read into memory whole before it is parsed; a longer one is malformed.
+/// Maximum bytes of a frame's header. The whole header is read into memory before it is parsed. A longer
+/// header is malformed.
 pub const HEADER_BYTES_MAX: usize = 64 * 1024;
 
-/// Body bytes that a sender puts into one frame, leaving room for a header of the largest size.
+/// Maximum body bytes that a sender puts into one frame. This leaves space for the largest header.
 pub const CHUNK_BYTES_MAX: usize = FRAME_BYTES_MAX - HEADER_BYTES_MAX - 4;
 
-/// The header of a worker's frame. It is shorter than any header may be, since the link adds its own
-/// numbers to what the worker said. A longer one breaks the protocol.
+/// Maximum header bytes of a worker's frame. It is lower than [`HEADER_BYTES_MAX`], because the link adds its
+/// own numbers to the worker's header. A longer header violates the protocol.
 pub const WORKER_HEADER_BYTES_MAX: usize = HEADER_BYTES_MAX - 1024;
 
-/// What a keeper is told to run, as one message: plan, environment, paths. A session that needs more
-/// is refused with `message_too_large` before anything is started; a keeper drops the connection.
+/// Maximum bytes of a launch message with plan, environment and paths. A session that needs more is refused
+/// with `message_too_large` before anything is started. A keeper that receives more drops the connection.
 pub const LAUNCH_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// A session's whole environment, as a program gets it: `NAME=value` and a zero byte each. The
-/// kernel takes a quarter of the stack limit, 2 MiB where nobody changed it. More is refused with
-/// `message_too_large` before anything is started.
+/// Maximum bytes of a session's environment, counted as `NAME=value` and a zero byte per variable. The kernel
+/// accepts a quarter of the stack limit, 2 MiB by default. More is refused with `message_too_large` before
+/// anything is started.
 pub const ENVIRONMENT_BYTES_MAX: usize = 1536 * 1024;
 
-/// One variable of it, counted the same: the kernel's own limit. More is refused the same way.
+/// Maximum bytes of one environment variable, counted the same way: the kernel's limit. More is refused with
+/// `message_too_large`.
 pub const VARIABLE_BYTES_MAX: usize = 128 * 1024;
 
-/// A text in an event that Windlass itself writes (a cause, a reason, a mechanism). It is cut there.
+/// Maximum bytes of a text that Windlass writes into an event (a cause, a reason, a mechanism). A longer text
+/// is cut.
 pub const REASON_BYTES_MAX: usize = 1024;
 
-/// One logical message, all its frames together (a turn's code, an input, a display). A request
-/// over it is refused with `message_too_large`; a worker that sends more breaks the protocol.
+/// Maximum bytes of one logical message, all its frames together (a turn's code, an input, a display). A
+/// larger request is refused with `message_too_large`. A worker that sends more violates the protocol.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Turns that may wait in one session behind the running one. The next is refused as `overloaded`.
+/// Maximum number of turns that wait in one session. The next turn is refused with `overloaded`.
 pub const WAITING_TURNS_MAX: usize = 64;
 
-/// Bytes of events a keeper holds that its node has not acknowledged. Past it the keeper stops
-/// reading the worker until the node catches up.
+/// Maximum bytes of unacknowledged events that a keeper holds. At this limit, the keeper stops reading from
+/// the worker until the node catches up.
 pub const UNACKED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Input that a keeper holds for a turn that has not asked for it yet. More is refused as
+/// Maximum bytes of input that a keeper holds for a turn that has not asked for it yet. More is refused with
 /// `input_too_large`.
 pub const INPUT_BYTES_MAX: usize = MESSAGE_BYTES_MAX;
 
-/// Output bytes in a reply when the client names no budget.
+/// Output budget of a reply if the client sets none.
 pub const OUTPUT_BYTES_DEFAULT: usize = 16 * 1024;
 
-/// The largest output budget a client may ask for; a larger one is lowered to it.
+/// The largest output budget of a reply. A larger one is lowered to it.
 pub const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
 
-/// How long a reply may wait for a turn; a longer `wait_ms` is lowered to it.
+/// How long a reply may wait for a turn. A longer `wait_ms` is lowered to it.
 pub const WAIT_MS_MAX: u64 = 10 * 60 * 1000;
 
-/// The largest deadline of a turn: a week. A longer one is refused.
+/// The longest deadline of a turn: one week. A longer one is refused.
 pub const DEADLINE_MS_MAX: u64 = 7 * 24 * 3600 * 1000;
 
-/// Host tool calls that one session may have open. One more fails with `overloaded`.
+/// Maximum number of open host tool calls of one session. The next call fails with `overloaded`.
 pub const TOOL_CALLS_MAX: usize = 1024;
 
-/// A host tool's name, group and dot included. A longer one is refused.
+/// Maximum bytes of a host tool's name, including group and dot. A longer name is refused.
 pub const TOOL_NAME_BYTES_MAX: usize = 128;
 
-/// Bytes of answers that a keeper holds for a worker that does not read them. The answer that would
-/// pass it fails with `overloaded`.
+/// Maximum bytes of tool results that a keeper holds for a worker that does not read them. A result that
+/// would exceed it fails with `overloaded`.
 pub const TOOL_RESULT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Bytes of calls that wait for one tool host to read them. The call that would pass it fails with
+/// Maximum bytes of calls that wait until one tool host reads them. A call that would exceed it fails with
 /// `overloaded`.
 pub const TOOL_HOST_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Tools that one host may offer. A longer list is refused.
+/// Maximum number of tools of one host. A longer list is refused.
 pub const HOST_TOOLS_MAX: usize = 1024;
 
-/// The schema of one tool's arguments, as JSON text. A longer one is refused.
+/// Maximum bytes of the schema of one tool's arguments, as JSON text. A longer schema is refused.
 pub const TOOL_SCHEMA_BYTES_MAX: usize = 64 * 1024;
 
-/// All that a host declares, as JSON text. More is refused.
+/// Maximum bytes of a host's declaration, as JSON text. A longer declaration is refused.
 pub const HOST_DECLARATION_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// How long a call may take where neither the code nor the tool's host says.
+/// The deadline of a tool call if neither the code nor the tool host sets one.
 pub const TOOL_DEADLINE_MS_DEFAULT: u64 = 10 * 60 * 1000;
 
-/// Bytes and entries of a workspace that a fork copies. A larger one is refused as
+/// Maximum bytes of a workspace that a fork copies. A larger workspace is refused with
 /// `workspace_too_large`.
 pub const FORK_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
+
+/// Maximum number of files and directories that a fork copies. More is refused with `workspace_too_large`.
 pub const FORK_ENTRIES_MAX: usize = 100_000;
 
-/// Directories within each other that a fork copies.
+/// Maximum depth of nested directories that a fork copies.
 pub const FORK_DEPTH_MAX: usize = 128;
 
-/// How long a fork may copy a workspace. The session is held idle meanwhile.
+/// Maximum time for the copy of a workspace. The session is held idle during the copy.
 pub const FORK_COPY_TIME: Duration = Duration::from_secs(120);
 
-/// Things that a fork's answer names; what is left out is counted in the last.
+/// Maximum number of items that a fork's reply names. The last item counts the rest.
 pub const NOT_CARRIED_MAX: usize = 256;
 
-/// Turns and calls within each other that are followed to find a circle. A deeper one is refused.
+/// Maximum depth of nested turns and calls that the deadlock check follows. A deeper nesting is refused.
 pub const WITHIN_DEPTH_MAX: usize = 64;

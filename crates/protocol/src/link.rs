@@ -1,9 +1,9 @@
-//! The link: what node and keeper say to each other over the keeper's unix socket, in frames.
+//! The link: the messages between node and keeper over the keeper's Unix socket, in frames.
 //!
-//! Events are numbered by the keeper ([`LinkSeq`]) and held until acknowledged; commands are
-//! numbered by the node ([`CommandSeq`]) and done once. All frames of one chunked command carry
-//! one number, and it counts as seen when the last of them came. The logic is in
-//! `windlass_lifecycle::link`; these are only its words.
+//! The keeper numbers events ([`LinkSeq`]) and holds them until the node acknowledges them. The node numbers
+//! commands ([`CommandSeq`]), and the keeper executes each command once. All frames of one chunked command
+//! carry the same number. The command counts as seen when its last frame has arrived. The logic is in
+//! `windlass_lifecycle::link`; this module only has the message types.
 
 use std::path::PathBuf;
 
@@ -13,61 +13,61 @@ use crate::event::EventKind;
 use crate::policy::Limits;
 use crate::{CallNo, Epoch, ErrorCode, LinkSeq, SessionId, TurnNo};
 
-/// The link's version. A node attaches to keepers of its own and the previous version.
+/// The version of the link. A node attaches to keepers of its own version and of the previous one.
 pub const LINK: u32 = 1;
 
-/// A command's place in what nodes have told one keeper, from 1; it goes on across nodes.
+/// The sequence number of a command to one keeper, from 1. It continues across nodes.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
 #[serde(transparent)]
 pub struct CommandSeq(pub u64);
 
-/// Node to keeper.
+/// Messages from node to keeper.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ToKeeper {
-    /// Always first, but for a prepare. The keeper answers `attached` or `refused`.
+    /// Always the first message, except for a prepare. The keeper answers `attached` or `refused`.
     Attach {
         link: u32,
         epoch: Epoch,
-        /// Everything up to here is in the node's journal.
+        /// The node's journal has all events up to this one.
         after: LinkSeq,
-        /// What to run: from the node that started the keeper, and only the first time.
+        /// What to run. Only the node that started the keeper sends it, and only in its first attach.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         launch: Option<Box<Launch>>,
     },
-    /// Before an attach: have a worker waiting for a session that is still to come. The keeper answers
-    /// `prepared`, and ends if this connection does before a node attaches, here or on another.
+    /// Before an attach: start a pooled worker for a later session. The keeper answers `prepared`. The keeper
+    /// exits if this connection closes before a node attaches, on this or another connection.
     Prepare(Box<Prepare>),
-    /// A part of a message that is too long for one header: an attach with its launch, or a prepare.
-    /// The bodies of all its parts, in order, are its JSON text ([`crate::parts`]).
+    /// A part of a message that is too long for one header: an attach with its launch, or a prepare. The
+    /// bodies of all parts, in order, are the message's JSON text ([`crate::parts`]).
     Part {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         more: bool,
     },
-    /// Everything up to here is in the node's journal.
+    /// The node's journal has all events up to this one.
     Ack { after: LinkSeq },
-    /// Do this, once.
+    /// Execute this command once.
     Command {
         command: CommandSeq,
         after: LinkSeq,
         #[serde(flatten)]
-        act: Command,
+        act: KeeperCommand,
     },
 }
 
-/// What a node can have a keeper do.
+/// What a node can tell a keeper to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "act", rename_all = "snake_case")]
-pub enum Command {
-    /// Give the worker this turn; the body is the code.
+pub enum KeeperCommand {
+    /// Send the worker this turn. The body is the code.
     TurnStart {
         turn: TurnNo,
         #[serde(default)]
         more: bool,
     },
-    /// Hold the body as input for the running turn and give it to the worker when it asks.
+    /// Hold the body as input for the running turn, and send it to the worker when the code asks for input.
     TurnInput {
         turn: TurnNo,
         #[serde(default)]
@@ -77,39 +77,40 @@ pub enum Command {
     },
     /// Interrupt the turn, if it is the running one.
     Interrupt { turn: TurnNo },
-    /// Pass the body on to the worker as part of a call's answer. Each part is a command of its
-    /// own, so that an interrupt never waits behind a large answer.
+    /// Send the body to the worker as part of a call's result. Each part is a separate command, so that an
+    /// interrupt never waits behind a large result.
     ToolResult {
         turn: TurnNo,
         call: CallNo,
         ok: bool,
-        /// The call's answer goes on in a later command.
+        /// Whether the call's result continues in a later command.
         #[serde(default)]
         more: bool,
     },
-    /// Have the idle worker fork a twin of itself, and start a keeper for it.
-    Fork(Box<Fork>),
-    /// Remember that this turn has failed, because the node's disk is full: its end is told to clients and may
-    /// not be in the journal when the node dies. Only for a keeper that says [`Attached::remembers_failed`].
+    /// Make the idle worker fork a twin of itself, and start a keeper for the twin.
+    Fork(Box<ForkOrder>),
+    /// Remember that this turn has failed because the node's disk is full. Clients learn of the failure, but
+    /// if the node dies now, the journal may not have it. Only for a keeper with
+    /// [`AttachReply::remembers_failed`].
     TurnFailed { turn: TurnNo },
-    /// End the worker and everything below it, then start a fresh one. A connection to a zygote may
-    /// come with it, as with a launch.
+    /// End the worker and all its processes, then start a fresh worker. A connection to a zygote may come
+    /// with this message as a descriptor, as with a launch.
     Restart,
-    /// End the worker and everything below it, then exit.
+    /// End the worker and all its processes, then exit.
     Shutdown { grace_ms: u64 },
 }
 
-/// Keeper to node.
+/// Messages from keeper to node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum FromKeeper {
-    Attached(Box<Attached>),
-    /// A worker waits.
+    Attached(Box<AttachReply>),
+    /// The pooled worker is ready.
     Prepared {
-        /// The keeper's process id, as the node sees it.
+        /// The keeper's process id in the node's pid namespace.
         pid: u32,
     },
-    /// The attach was not accepted; the keeper closes the connection.
+    /// The attach is refused. The keeper closes the connection.
     Refused {
         epoch: Epoch,
         reason: RefuseReason,
@@ -122,12 +123,12 @@ pub enum FromKeeper {
         turn: Option<TurnNo>,
         event: EventKind,
     },
-    /// The last command seen, where no event says so soon.
+    /// The last command seen. Sent if no event reports it soon.
     Seen {
         command: CommandSeq,
     },
-    /// What became of a fork. Said once: a node that comes later does not know of the fork, and its
-    /// keeper ends for want of one.
+    /// The result of a fork. Sent once: a later node does not know of the fork, and the twin's keeper exits
+    /// because no node attaches to it.
     Forked {
         session: SessionId,
         #[serde(flatten)]
@@ -135,21 +136,22 @@ pub enum FromKeeper {
     },
 }
 
-/// A twin to be made of a session. What it runs is what the original does, which its keeper knows.
+/// The order to fork a twin of a session. The keeper knows what the original runs, and the twin runs the
+/// same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fork {
+pub struct ForkOrder {
     pub session: SessionId,
-    /// Where the twin's keeper is to listen.
+    /// The socket on which the twin's keeper listens.
     pub socket: PathBuf,
-    /// Where the places are, for the twin (`t`) and for what the original forks later (`o`): see
-    /// [`crate::family`].
+    /// The original's room, with the directories for the twin (`t`) and for later forks of the original
+    /// (`o`): see [`crate::family`].
     pub room: PathBuf,
     /// The twin's cgroups.
     #[serde(default)]
     pub cgroups: Vec<PathBuf>,
 }
 
-/// What became of a fork.
+/// The result of a fork.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "end", rename_all = "snake_case")]
 pub enum ForkEnd {
@@ -161,79 +163,78 @@ pub enum ForkEnd {
     },
 }
 
-/// What is said of a twin beyond that there is one.
+/// The report of a successful fork.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForkDone {
-    /// By the word of the worker.
+    /// What the twin does not have, as the worker reports it.
     pub not_carried: Vec<NotCarried>,
-    /// By what the keeper has seen. Keepers of earlier releases do not look.
+    /// What can still reach the twin, as the keeper found it. Keepers of earlier releases do not check.
     #[serde(default)]
     pub can_reach: Vec<CanReach>,
 }
 
-/// Something of the original from before a fork that the fork does not keep from the twin: it could
-/// signal the twin, and read and write the twin's memory.
+/// A thread or process of the original from before a fork that the fork does not separate from the twin. It
+/// can signal the twin, and read and write the twin's memory.
 #[derive(
     Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema,
 )]
 pub struct CanReach {
-    /// `thread` or `process`; `more` where the list was cut off.
+    /// `thread` or `process`; `more` if the list was cut.
     pub what: String,
-    /// Its number in the session, and the name of its program.
+    /// The thread or process id in the session, and the name of the program.
     pub name: String,
 }
 
-/// Something that a fork leaves with the original.
+/// An item that a fork leaves with the original.
 #[derive(
     Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema,
 )]
 pub struct NotCarried {
-    /// `thread`, `process`, `socket`, `pipe`, `gpu`, `descriptor`; `file`, which the copy of the
-    /// workspace does not have; or `shared_memory`, which both have in common from then on.
+    /// `thread`, `process`, `socket`, `pipe`, `gpu`, `descriptor`; `file`, which the copy of the workspace
+    /// does not have; or `shared_memory`, which original and twin share after the fork.
     pub what: String,
-    /// Its name, as far as it has one.
+    /// The name of the item, if it has one.
     pub name: String,
 }
 
-/// The keeper's answer to an attach it accepts; held events follow it.
+/// The keeper's reply to an attach that it accepts. The held events follow it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Attached {
+pub struct AttachReply {
     pub link: u32,
     pub epoch: Epoch,
-    /// The keeper's process id, as the node sees it; 0 where the keeper cannot know it, and the
-    /// node asks the kernel.
+    /// The keeper's process id in the node's pid namespace. 0 if the keeper cannot know it; the node then
+    /// asks the kernel.
     pub pid: u32,
-    /// The last event the keeper has made.
+    /// The keeper's last event.
     pub last: LinkSeq,
-    /// The last command it has seen, from any node.
+    /// The last command that the keeper has seen, from any node.
     pub command: CommandSeq,
-    /// The newest turn that it was given.
+    /// The newest turn that the keeper received.
     pub last_turn: TurnNo,
     /// The turn in flight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<TurnNo>,
-    /// How long that turn has run, by a clock that nobody sets. Absent where the keeper is of a release
-    /// that does not say.
+    /// How long that turn has run, by a monotonic clock. Absent if the keeper is of an earlier release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running_ms: Option<u64>,
-    /// Host tool calls of that turn that were not answered to their end.
+    /// Host tool calls of that turn without a complete result.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<CallNo>,
-    /// Fresh workers it has started after the first.
+    /// Number of workers that the keeper started after the first.
     pub restarts: u32,
     /// How the session's processes are held together.
     pub hold: Hold,
-    /// Whether it knows [`Command::Fork`].
+    /// Whether the keeper supports [`KeeperCommand::Fork`].
     #[serde(default)]
     pub forks: bool,
-    /// Whether it knows [`Command::TurnFailed`].
+    /// Whether the keeper supports [`KeeperCommand::TurnFailed`].
     #[serde(default)]
     pub remembers_failed: bool,
-    /// The last turns that nodes told to have failed.
+    /// The last turns that nodes reported with [`KeeperCommand::TurnFailed`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<TurnNo>,
-    /// The room in which the next twin's place is to be made ([`crate::family`]). Absent where the
-    /// keeper is of a release that does not say, or its session was started without a room.
+    /// The room for the session's next fork ([`crate::family`]). Absent if the keeper is of an earlier
+    /// release, or if its session was started without a room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub room: Option<PathBuf>,
 }
@@ -241,15 +242,15 @@ pub struct Attached {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefuseReason {
-    /// A newer node has this keeper.
+    /// A newer node has attached to this keeper.
     StaleEpoch,
-    /// The first message was not an attach, or a second launch came.
+    /// The first message is not an attach, or the attach has a second launch.
     BadAttach,
-    /// It was never told what it keeps, and this attach does not say so either. The keeper ends.
+    /// The keeper has no launch, and this attach has none either. The keeper exits.
     NotLaunched,
 }
 
-/// How the keeper holds its process tree.
+/// How the keeper holds the processes of its session together.
 #[derive(
     Debug,
     Clone,
@@ -263,9 +264,9 @@ pub enum RefuseReason {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {
-    /// The keeper is pid 1 of a pid namespace: the kernel ends everything with it.
+    /// The keeper is pid 1 of a pid namespace. When it exits, the kernel kills all processes in it.
     PidNamespace,
-    /// The keeper is a subreaper below a guard that ends what the keeper leaves.
+    /// The keeper is a subreaper below a guard process. The guard kills the processes that the keeper leaves.
     Subreaper,
 }
 
@@ -278,42 +279,41 @@ pub struct Launch {
     /// The worker's whole environment.
     pub env: Vec<(String, String)>,
     pub cwd: PathBuf,
-    /// How long the keeper stays without a node.
+    /// How long the keeper lives without a node.
     pub node_grace_ms: u64,
-    /// How long a worker may take to say `worker_ready`.
+    /// How long a worker may take to send `worker_ready`.
     pub start_timeout_ms: u64,
-    /// How the worker is confined: the sandbox's plan as JSON text, which only the keeper and the
-    /// worker's process read.
+    /// The sandbox's plan for the worker, as JSON text. Only the keeper and the worker's process read it.
     pub plan: String,
-    /// Where connections out of the sandbox go: the node's socket for them.
+    /// The node's egress socket, which takes connections out of the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<PathBuf>,
-    /// What the session may use.
+    /// The resource limits of the session.
     #[serde(default)]
     pub limits: Limits,
-    /// The session's cgroups, made by the node: the worker joins each before it runs.
+    /// The session's cgroups, which the node created. The worker joins each of them before it runs.
     #[serde(default)]
     pub cgroups: Vec<PathBuf>,
-    /// A connection to a zygote comes with this message, as a descriptor: the zygote has what the
-    /// worker's program would load, and forks one worker for it. Absent, and in a launch of an older
-    /// node, the worker's program is run; so it is if the zygote does not answer.
+    /// Whether a connection to a zygote comes with this message as a descriptor. The zygote has the worker's
+    /// program already loaded, and forks one worker over this connection. Without a zygote, or if it does not
+    /// answer, the keeper executes the worker's program. Launches of older nodes do not have this field.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub from_zygote: bool,
-    /// The keeper's own socket, where it was given another name since it was made.
+    /// The path of the keeper's own socket, if the socket was renamed after it was created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
-    /// Where the places of its twins are made ([`crate::family`]).
+    /// The session's first room: the directory for its forks ([`crate::family`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub family: Option<PathBuf>,
 }
 
-/// What a keeper needs to have a worker waiting. A connection to a zygote comes with it, as a
+/// What a keeper needs to start a pooled worker. A connection to a zygote comes with this message as a
 /// descriptor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepare {
-    /// What must be known of the worker before it is forked; the sandbox's, as in the plan.
+    /// The part of the sandbox's plan that is needed before the worker is forked.
     pub shape: serde_json::Value,
-    /// The plan whose view it builds while it waits, where there is one.
+    /// The plan for which the pooled worker builds its view of the file system in advance, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
     pub cgroups: Vec<PathBuf>,

@@ -1,48 +1,48 @@
-//! What a node asks of its nursery, the process that keepers and zygotes are forked from, and what
-//! that answers. One message is one JSON text on a socket that keeps messages apart; descriptors go
-//! with it, in the order that each word names.
+//! The messages between a node and its nursery, the process that forks keepers and zygotes. One message is
+//! one JSON text on a socket that preserves message boundaries. Descriptors go with a message, in the order
+//! that the message's documentation names.
 
 use serde::{Deserialize, Serialize};
 
-/// The hidden command that is the nursery.
+/// The hidden subcommand that runs the nursery.
 pub const COMMAND: &str = "nursery";
 
-/// The longest message, either way. A longer one ends the conversation; a longer request goes in a file
-/// ([`ToNursery::InFile`]), of [`crate::limits::LAUNCH_BYTES_MAX`] bytes at most.
+/// Maximum bytes of a message in either direction. A longer message closes the connection. A longer request
+/// goes in a file ([`ToNursery::InFile`]) of at most [`crate::limits::LAUNCH_BYTES_MAX`] bytes.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
-/// Descriptors that go with one message: those of the request, and its file.
+/// Maximum number of descriptors with one message: those of the request, and its file.
 pub const DESCRIPTORS_MAX: usize = 4;
 
-/// The descriptor that a zygote finds beside its standard ones: the node's socket to it, over which
-/// it gets the connections of keepers.
+/// The zygote's descriptor of the node's control socket. Over it, the zygote receives the connections of
+/// keepers.
 pub const ZYGOTE_CONTROL: i32 = 3;
 
-/// What the node asks for.
+/// Requests from the node to the nursery.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ToNursery {
-    /// A keeper, with its listening socket and its log.
+    /// Start a keeper. Descriptors: its listening socket, its log.
     Keeper { id: u64, hold: String },
-    /// A zygote, with its end of the node's socket to it, and its log. It gets exactly this
-    /// environment, and ends with the nursery.
+    /// Start a zygote with exactly this environment. The zygote ends with the nursery. Descriptors: its end
+    /// of the node's control socket, its log.
     Zygote { id: u64, argv: Vec<String>, env: Vec<(String, String)>, cwd: String },
-    /// A request that is too long for a message. Its JSON text of so many bytes is in the file that is
-    /// the first descriptor; the request's own descriptors follow.
+    /// A request that is too long for a message. The first descriptor is a file with the request's JSON text
+    /// of `bytes` bytes. The descriptors of the request follow.
     InFile { id: u64, bytes: u64 },
 }
 
-/// What the nursery says.
+/// Messages from the nursery to the node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum FromNursery {
-    /// The process runs; a handle on it goes with this. Of a keeper it is the first process, which
-    /// exits when it has forked the keeper, or stays above it as its guard.
+    /// The process runs. Its pidfd goes with this message. For a keeper, this is the first process: it exits
+    /// after it has forked the keeper, or stays as the keeper's guard.
     Started { id: u64, pid: u32 },
-    /// Nothing was started.
+    /// The process was not started.
     Failed { id: u64, why: String },
-    /// It has ended and is reaped. Told of every zygote, and of a keeper's first process if it
-    /// failed. Left out while nobody reads.
+    /// The process has ended and is reaped. Sent for every zygote, and for a keeper's first process that
+    /// failed. Not sent while the node does not read.
     Ended { id: u64, how: String },
 }
 
@@ -53,7 +53,7 @@ impl ToNursery {
         }
     }
 
-    /// How many descriptors go with it.
+    /// Number of descriptors that go with the request.
     pub fn descriptors(&self) -> usize {
         match self {
             Self::Keeper { .. } => 2,

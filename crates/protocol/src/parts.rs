@@ -1,6 +1,6 @@
-//! Messages to a keeper that are too long for one header: an attach with a large plan or environment,
-//! or a prepare. The JSON text of such a message is the body of several frames. A message that fits
-//! into one header is sent as it always was, so keepers and nodes of earlier releases understand it.
+//! Messages to a keeper that are too long for one header: an attach with a large plan or environment, or a
+//! prepare. The JSON text of such a message is split over the bodies of several frames. A message that fits
+//! into one header is sent in one frame, so keepers and nodes of earlier releases understand it.
 
 use bytes::{Bytes, BytesMut};
 
@@ -8,18 +8,18 @@ use crate::frame::{self, EncodeError, Frame};
 use crate::limits::{CHUNK_BYTES_MAX, LAUNCH_BYTES_MAX};
 use crate::link::ToKeeper;
 
-/// Why frames are no message to a keeper. Their connection cannot go on.
+/// Why frames are not a message to a keeper. Their connection cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum PartsError {
     #[error("a message is malformed: {0}")]
     Malformed(#[from] serde_json::Error),
     #[error("a message in parts is over the limit of {LAUNCH_BYTES_MAX} bytes")]
     TooLong,
-    #[error("another message came between the parts of one")]
+    #[error("another message arrived between the parts of a message")]
     Interrupted,
 }
 
-/// Appends a message without a body, in one frame if it fits, else in parts; or nothing.
+/// Appends a message without a body: in one frame if it fits, else in parts. On an error, appends nothing.
 pub fn encode(out: &mut Vec<u8>, message: &ToKeeper) -> Result<(), EncodeError> {
     match frame::encode(out, message, &[]) {
         Err(EncodeError::HeaderTooLong(_)) => {}
@@ -38,15 +38,15 @@ pub fn encode(out: &mut Vec<u8>, message: &ToKeeper) -> Result<(), EncodeError> 
     Ok(())
 }
 
-/// Joins the parts of messages; all other messages pass through.
+/// Joins the parts of messages. All other messages pass through.
 #[derive(Debug, Default)]
 pub struct Joiner {
-    /// What came of a message whose last part has not come.
+    /// The parts so far of an incomplete message.
     begun: Option<BytesMut>,
 }
 
 impl Joiner {
-    /// The message that this frame is or completes, with its body; nothing while parts are missing.
+    /// The message that this frame is or completes, with its body. `None` while parts are missing.
     pub fn take(&mut self, frame: Frame) -> Result<Option<(ToKeeper, Bytes)>, PartsError> {
         let more = match serde_json::from_slice(&frame.header)? {
             ToKeeper::Part { more } => more,
@@ -88,7 +88,7 @@ mod tests {
         ToKeeper::Attach { link: LINK, epoch: Epoch(1), after: LinkSeq(0), launch: None }
     }
 
-    /// All messages of these bytes, and how many frames they were.
+    /// All messages of these bytes, and the number of frames.
     fn joined(bytes: &[u8]) -> (Vec<ToKeeper>, usize) {
         let (mut decoder, mut joiner) = (Decoder::default(), Joiner::default());
         decoder.push(bytes);

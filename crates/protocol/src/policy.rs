@@ -1,5 +1,5 @@
-//! A policy: what a session may touch. Presets, what a client may change of them, and the parts a
-//! policy is made of. How one is enforced is the sandbox's business, and none of this file's.
+//! Policies: what a session may access. This module has the presets, the changes that a client may request,
+//! and the parts of a policy. The sandbox enforces policies.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,24 +16,25 @@ pub use hosts::{BadHostRule, HostRule, HostRules, normal_host};
 pub use names::{HOME_DIRECTORIES, TRUSTED_ANYWHERE, TRUSTED_AT_HOME};
 pub use tools::{BadToolRule, ToolRule};
 
-/// Hidden paths, host rules or other entries in one list of a policy. A longer list is refused.
+/// Maximum number of entries in one list of a policy (hidden paths, host rules and others). A longer list is
+/// refused.
 pub const LIST_MAX: usize = 256;
 
-/// Bytes of an entry of such a list: the longest path that the kernel takes.
+/// Maximum bytes of an entry in such a list: the longest path that the kernel accepts.
 pub const ENTRY_BYTES_MAX: usize = 4096;
 
-/// A policy to start from.
+/// A predefined policy.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
-    /// Read the system and the workspace; write a private `/tmp` only; no network.
+    /// Read the system and the workspace. Write only a private `/tmp`. No network.
     ReadOnly,
-    /// Read the system, write the workspace and a private `/tmp`; no network.
+    /// Read the system. Write the workspace and a private `/tmp`. No network.
     #[default]
     Workspace,
-    /// Read and write what the user can, hidden paths excepted; the network is open.
+    /// Read and write what the user can, except hidden paths. The network is open.
     Open,
 }
 
@@ -49,32 +50,32 @@ impl Preset {
     }
 }
 
-/// Where the egress proxy is reached inside a network namespace of the session's own.
+/// The port of the egress proxy inside the session's network namespace.
 pub const PROXY_PORT: u16 = 3128;
 
-/// What a client asks for: a preset, and what differs from it.
+/// The policy that a client requests: a preset, and the differences from it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRequest {
     /// Default: `workspace`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<Preset>,
-    /// Default: the strongest that the machine can do; never `none` unless it is named.
+    /// Default: the strongest level that the machine supports, but never `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
-    /// Instead of the preset's: what can be read. Absolute paths, or `~/...`.
+    /// Readable paths, instead of the preset's. Absolute, or `~/...`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub readable: Option<Vec<String>>,
-    /// Besides the preset's: what can be written.
+    /// Writable paths, in addition to the preset's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub writable: Vec<String>,
-    /// Besides the preset's: what cannot be seen.
+    /// Hidden paths, in addition to the preset's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden: Vec<String>,
-    /// Paths of the preset's hidden or protected lists that are not to be hidden or protected.
+    /// Entries to remove from the preset's hidden and protected lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shown: Vec<String>,
-    /// Instead of the preset's.
+    /// The network access, instead of the preset's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
     /// Default: `local`.
@@ -82,39 +83,39 @@ pub struct PolicyRequest {
     pub unix_sockets: Option<UnixSockets>,
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
-    /// Besides the usual: variables of the node's own environment that the code gets.
+    /// Variables of the node's environment that the code gets, in addition to the default ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environment: Vec<String>,
-    /// Tools of the node's MCP servers that the code may call: `files.read`, `files.*`, `*`. Default:
-    /// none. Tools that a client offers to its own sessions need no leave.
+    /// Tools of the node's MCP servers that the code may call: `files.read`, `files.*`, `*`. Default: none.
+    /// Tools that a client offers to its own sessions need no rule.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<ToolRule>,
-    /// Instead of the preset's: controls without which the session does not start.
+    /// Controls without which the session does not start, instead of the preset's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required: Option<Vec<Control>>,
 }
 
-/// A whole policy: nothing in it is left to a default.
+/// A complete policy, without defaults to fill in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 pub struct Policy {
     pub preset: Preset,
-    /// Absent: the strongest that the machine can do.
+    /// Absent: the strongest level that the machine supports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
-    /// What can be read, the workspace besides. `/` is the whole system.
+    /// Readable paths, in addition to the workspace. `/` is the whole system.
     pub readable: Vec<String>,
     pub workspace: WorkspaceAccess,
-    /// What can be written besides the workspace and the private directories.
+    /// Writable paths, in addition to the workspace and the private directories.
     pub writable: Vec<String>,
-    /// What cannot be seen, wherever else it would be readable.
+    /// Hidden paths. They cannot be read, even below a readable path.
     pub hidden: Vec<String>,
-    /// Names directly below a writable root that can be read, and neither written, replaced nor made.
+    /// Names directly below a writable root that can be read, but not written, replaced or created.
     pub protected: Vec<String>,
     pub network: Network,
     #[serde(default, skip_serializing_if = "UnixSockets::is_default")]
     pub unix_sockets: UnixSockets,
     pub limits: Limits,
-    /// Variables of the node's own environment that the code gets, besides the usual.
+    /// Variables of the node's environment that the code gets, in addition to the default ones.
     pub environment: Vec<String>,
     /// Tools of the node's MCP servers that the code may call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -130,28 +131,28 @@ pub enum WorkspaceAccess {
     Write,
 }
 
-/// What of the network can be reached.
+/// The network access of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Network {
-    /// Nothing.
+    /// No network.
     None,
-    /// These hosts, through the node's proxy.
+    /// Only these hosts, through the node's egress proxy.
     Hosts(HostRules),
-    /// Whatever the machine can reach.
+    /// All hosts that the machine can reach.
     Open,
 }
 
-/// Which unix sockets the code can make. Connected pairs it always can.
+/// Which Unix sockets the code can create. Connected pairs are always allowed.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum UnixSockets {
-    /// With a name: in its private directories, and abstract. Only at level `full`.
+    /// Named sockets in private directories, and abstract sockets. Only at isolation level `full`.
     #[default]
     Local,
-    /// None: then none of another process can be reached, at no level and on no kernel.
+    /// No Unix sockets. Then no socket of another process can be reached, at any level and on any kernel.
     None,
 }
 
@@ -170,31 +171,31 @@ impl UnixSockets {
     }
 }
 
-/// What a session may use. Absent: no limit of Windlass's own.
+/// The resource limits of a session. Absent: Windlass sets no limit.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema,
 )]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// Memory of all its processes together, its private `/tmp` included.
+    /// Memory of all processes together, including the private `/tmp`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Processor time: 100 is one core.
+    /// CPU time: 100 is one core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<u32>,
-    /// Processes and threads at once.
+    /// Number of processes and threads at the same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<u32>,
-    /// Open files of one process.
+    /// Number of open files of one process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_files: Option<u32>,
-    /// The largest file that it can write.
+    /// The size of the largest file that the session can write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_bytes: Option<u64>,
-    /// What the workspace may grow by.
+    /// By how much the workspace may grow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_bytes: Option<u64>,
-    /// The private `/tmp`, and as much again for `/dev/shm`.
+    /// The size of the private `/tmp`. `/dev/shm` has the same size in addition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tmp_bytes: Option<u64>,
     /// How long the session may live.
@@ -203,7 +204,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What every preset allows.
+    /// The limits of every preset.
     pub const DEFAULT: Self = Self {
         memory_bytes: Some(4 << 30),
         cpu_percent: None,
@@ -219,7 +220,7 @@ impl Limits {
         *self == Self::default()
     }
 
-    /// These limits, and `others` where these say nothing.
+    /// These limits, completed with `others`.
     pub fn or(self, others: Self) -> Self {
         Self {
             memory_bytes: self.memory_bytes.or(others.memory_bytes),
@@ -234,7 +235,7 @@ impl Limits {
     }
 }
 
-/// A limit that a session ran into.
+/// A limit that a session reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
@@ -245,7 +246,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// The outcome's name, as in `limit: memory`.
+    /// The name in a turn's error, for example `limit: memory`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Memory => "limit: memory",
@@ -256,21 +257,21 @@ impl Limit {
     }
 }
 
-/// Why a request is no policy.
+/// Why a policy request is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     #[error("the list {list} has more than {LIST_MAX} entries")]
     TooLong { list: &'static str },
     #[error("an entry of the list {list} is longer than {ENTRY_BYTES_MAX} bytes")]
     EntryTooLong { list: &'static str },
-    #[error("the path {path:?} in {list} is not absolute and does not start with ~/")]
+    #[error("the path {path:?} in the list {list} must be absolute or start with ~/")]
     NotAbsolute { list: &'static str, path: String },
-    #[error("the limit {limit} is 0")]
+    #[error("the limit {limit} is 0; leave it out or set it to at least 1")]
     Zero { limit: &'static str },
 }
 
 impl PolicyRequest {
-    /// The whole policy that is asked for.
+    /// The complete policy of the request.
     pub fn resolve(&self) -> Result<Policy, PolicyError> {
         self.check()?;
         let mut policy = Policy::of(self.preset.unwrap_or_default());
@@ -291,7 +292,7 @@ impl PolicyRequest {
         policy.tools.clone_from(&self.tools);
         match (&self.required, self.isolation) {
             (Some(required), _) => policy.required.clone_from(required),
-            // Asked for by name: whoever does so and says no more requires nothing.
+            // The client requests `none` by name and lists no required controls, so none are required.
             (None, Some(Isolation::None)) => policy.required.clear(),
             (None, _) => {}
         }
@@ -383,7 +384,7 @@ impl Policy {
     }
 }
 
-/// Where secrets usually are. The node's own state and runtime directories are added by the node.
+/// Paths that usually contain secrets. The node adds its own state and runtime directories.
 pub const HIDDEN: &[&str] = &[
     // Keys for other machines, and for signing.
     "~/.ssh",
@@ -400,7 +401,7 @@ pub const HIDDEN: &[&str] = &[
     "~/.vault-token",
     "~/.boto",
     "~/.s3cfg",
-    // Every program's settings, most with tokens in them: gcloud, gh, op, rclone and browsers.
+    // Settings of programs, many of them with tokens: gcloud, gh, op, rclone and browsers.
     "~/.config",
     "~/.local/share/keyrings",
     "~/.local/share/kwalletd",
@@ -417,7 +418,7 @@ pub const HIDDEN: &[&str] = &[
     "~/.gradle/gradle.properties",
     "~/.pgpass",
     "~/.my.cnf",
-    // Agents, with their logins and what was said to them.
+    // Agents: logins and conversations.
     "~/.claude",
     "~/.claude.json",
     "~/.codex",
@@ -431,12 +432,12 @@ pub const HIDDEN: &[&str] = &[
     "~/.cache",
     "~/snap",
     "~/.var/app",
-    // What was typed before.
+    // Shell and REPL histories.
     "~/.bash_history",
     "~/.zsh_history",
     "~/.python_history",
     "~/.local/share/fish",
-    // The machine's own secrets, for a node that runs as root.
+    // Secrets of the machine, for a node that runs as root.
     "/etc/shadow",
     "/etc/shadow-",
     "/etc/gshadow",

@@ -1,25 +1,26 @@
-//! How the disk with a node's state is, as the node's status tells it.
+//! The state of the disk that holds a node's state, as the node's status reports it.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The disk with the node's state.
+/// The disk that holds the node's state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StateStorage {
-    /// Bytes that the node can still write there, if that can be found out. A node without room refuses
-    /// new turns with `disk_full`.
+    /// Bytes that the node can still write there. Absent if unknown. A node without disk space refuses new
+    /// turns with `disk_full`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
     pub index: IndexStorage,
-    /// Lines of the node's log that could not be written since the node started.
+    /// Number of log lines that the node could not write since it started.
     pub log_lines_dropped: u64,
 }
 
-/// Where the journal's index is. It is made of the journal, so nothing is lost with it.
+/// Where the journal's index is. The index is derived from the journal, so its loss loses no data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum IndexStorage {
     File,
-    /// The disk was full or could not be written when the node started. The next start writes the file.
+    /// In memory, because the disk was full or could not be written when the node started. The next start
+    /// writes the file.
     Memory,
 }

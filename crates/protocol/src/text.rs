@@ -1,6 +1,6 @@
-//! Text of bounded length: what others wrote, on its way into a message of ours.
+//! Bounds text from other processes before it goes into a Windlass message.
 
-/// What replaces the end of a text that was cut.
+/// The end of a text that was cut.
 const CUT: &str = "...";
 
 /// The text without control characters, cut to `bytes_max` bytes. Its JSON form is at most twice as

@@ -1,5 +1,5 @@
-//! The worker protocol, version 1: what keeper and worker say to each other. `docs/protocol.md`
-//! describes it for whoever writes a worker; this module is what the keeper does.
+//! The worker protocol, version 1: the messages between keeper and worker. `docs/protocol.md` describes it
+//! for authors of workers.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -10,43 +10,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::{CallNo, Outcome, SessionId, Stream, TurnNo};
 
-/// The version a worker names in `worker_ready`.
+/// The version that a worker sends in `worker_ready`.
 pub const PROTOCOL: u32 = 1;
 
-/// The environment variable that tells a worker the descriptor of its end of the protocol socket.
+/// The environment variable with the descriptor of the worker's end of the protocol socket.
 pub const FD_VARIABLE: &str = "WINDLASS_FD";
 
-/// The capability of a worker that knows `fork`.
+/// The capability of a worker that supports `fork`.
 pub const FORKS: &str = "fork";
 
-/// Capabilities of one worker that count, and the bytes of each.
+/// Maximum number of capabilities of one worker. Further ones are ignored.
 pub const CAPABILITIES_MAX: usize = 16;
+
+/// Maximum bytes of one capability.
 pub const CAPABILITY_BYTES_MAX: usize = 32;
 
-/// Keeper to worker.
+/// Messages from keeper to worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ToWorker {
     /// Run the body as a new turn.
     TurnStart {
         turn: TurnNo,
-        /// The body goes on in the next `turn_start` of the same turn.
+        /// Whether the body continues in the next `turn_start` of the same turn.
         #[serde(default, skip_serializing_if = "is_false")]
         more: bool,
     },
-    /// Input for the running turn; it answers a `stdin_wait`.
+    /// Input for the running turn. It answers a `stdin_wait`.
     TurnInput {
         turn: TurnNo,
         #[serde(default, skip_serializing_if = "is_false")]
         more: bool,
-        /// No input follows: the code sees the end of its standard input.
+        /// Whether this is the end of input: the code sees the end of its standard input.
         #[serde(default, skip_serializing_if = "is_false")]
         eof: bool,
     },
-    /// Drop unread input and stop. One SIGINT to the worker's process group follows.
+    /// Drop unread input and stop the turn. One SIGINT to the worker's process group follows.
     Interrupt { turn: TurnNo },
-    /// The answer to a `tool_call`. Not `ok`: it is the last frame of its call, its body is the
-    /// whole error, and what came before is void.
+    /// The result of a `tool_call`. If `ok` is false, this is the last frame of the call, its body is the
+    /// whole error, and earlier frames of the result are discarded.
     ToolResult {
         turn: TurnNo,
         call: CallNo,
@@ -54,7 +56,7 @@ pub enum ToWorker {
         #[serde(default, skip_serializing_if = "is_false")]
         more: bool,
     },
-    /// Fork a twin, between turns. The body says how it is to be kept apart ([`TwinOrder`]).
+    /// Fork a twin, between turns. The body says how to separate the two ([`TwinOrder`]).
     Fork { session: SessionId },
     /// Finish, flush, exit.
     Shutdown { grace_ms: u64 },
@@ -63,38 +65,40 @@ pub enum ToWorker {
 /// The body of a `fork`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TwinOrder {
-    /// The directory that the original works in, and the twin's copy of it.
+    /// The directory that the original works in.
     pub workspace: PathBuf,
+    /// The twin's copy of the workspace.
     pub copy: PathBuf,
-    /// What each of the two adds to its confinement, as a text for the sandbox's library; absent
-    /// where nothing confines them.
+    /// What the original adds to its confinement, as text for the sandbox's library. Absent if the session is
+    /// not confined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub original: Option<String>,
+    /// What the twin adds to its confinement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub twin: Option<String>,
-    /// The threads of the original, by the numbers that it knows them by. Each adds what the original
+    /// The thread ids of the original, in the original's pid namespace. Each thread adds what the original
     /// adds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<u32>,
 }
 
-/// Worker to keeper. Unknown kinds are `Unknown`, unknown fields are passed over.
+/// Messages from worker to keeper. An unknown kind becomes `Unknown`; unknown fields are ignored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum FromWorker {
-    /// Always first, before any output.
+    /// Always the first message, before any output.
     WorkerReady {
         protocol: u32,
-        /// What it is, for people: `python 3.11.2`.
+        /// The name of the worker, for people: `python 3.11.2`.
         worker: String,
         #[serde(default)]
         capabilities: Vec<String>,
     },
-    /// Bytes the worker owns.
+    /// Output that does not go through the raw pipes of standard output and standard error.
     Output {
         turn: TurnNo,
         stream: Stream,
-        /// Written by something that outlived `turn`.
+        /// Whether a thread or process wrote it that outlived `turn`.
         #[serde(default, skip_serializing_if = "is_false")]
         background: bool,
     },
@@ -111,47 +115,47 @@ pub enum FromWorker {
     },
     /// The code asks for input and blocks.
     StdinWait { turn: TurnNo, prompt: String, secret: bool },
-    /// The code calls a host tool. Frames of several calls may come interleaved.
+    /// The code calls a host tool. Frames of several calls may be interleaved.
     ToolCall {
         turn: TurnNo,
         call: CallNo,
         name: String,
-        /// How long the code wants to wait for it.
+        /// How long the code waits for the result.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline_ms: Option<u64>,
         #[serde(default, skip_serializing_if = "is_false")]
         more: bool,
     },
-    /// The code has given a call up: it expects no answer.
+    /// The code cancelled a call and expects no result.
     ToolCancel { turn: TurnNo, call: CallNo },
-    /// The worker is about to receive the descriptors of its twin: protocol socket, standard output
-    /// and standard error, with one byte.
+    /// The worker is ready to receive the descriptors of its twin with one byte: protocol socket, standard
+    /// output and standard error.
     ForkWait,
-    /// The original's word after a `fork`. The body is a list of what the twin does not have.
+    /// The original's reply to a `fork`. The body lists what the twin does not have.
     Forked {
         ok: bool,
-        /// Why not.
+        /// Why the fork failed.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         reason: String,
-        /// It was forked as often as it can be.
+        /// Whether the worker has reached its maximum number of forks.
         #[serde(default, skip_serializing_if = "is_false")]
         limit: bool,
     },
-    /// The turn is over; the worker can take the next.
+    /// The turn ended, and the worker can take the next one.
     Idle {
         turn: TurnNo,
         outcome: WorkerOutcome,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<WorkerError>,
     },
-    /// Last word.
+    /// The last message.
     SessionEnd { reason: String },
-    /// A kind this release does not know: counted and dropped.
+    /// A kind that this release does not know. The message is counted and dropped.
     #[serde(other)]
     Unknown,
 }
 
-/// Every field that some message of a worker has.
+/// Every field of every message of a worker.
 const FIELDS: [&str; 21] = [
     "kind",
     "turn",
@@ -176,8 +180,8 @@ const FIELDS: [&str; 21] = [
     "limit",
 ];
 
-/// How many fields of a worker's header this release does not know: they are passed over, and
-/// counted. 0 for what is no JSON object.
+/// Number of fields in a worker's header that this release does not know. They are ignored and counted.
+/// Returns 0 for a header that is not a JSON object.
 pub fn unknown_fields(header: &[u8]) -> u64 {
     serde_json::from_slice::<UnknownFields>(header).map_or(0, |unknown| unknown.0)
 }
@@ -207,7 +211,7 @@ impl<'de> Deserialize<'de> for UnknownFields {
     }
 }
 
-/// The outcomes that a worker itself can know.
+/// The outcomes that a worker can report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerOutcome {
@@ -226,7 +230,7 @@ impl From<WorkerOutcome> for Outcome {
     }
 }
 
-/// The error that ended a turn, in the worker's words. The traceback goes before it as `output`.
+/// The error that ended a turn, as the worker reports it. The traceback comes before it as `output`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkerError {
     pub name: String,

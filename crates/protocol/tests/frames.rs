@@ -1,4 +1,4 @@
-//! The frame codec against any division of the bytes, and against senders that mean harm.
+//! The frame codec with any split of the bytes, and with hostile senders.
 
 use std::os::unix::ffi::OsStringExt;
 
@@ -136,7 +136,7 @@ fn hostile_lengths_are_refused_before_memory_is_reserved() {
         let mut decoder = Decoder::default();
         decoder.push(&bytes);
         assert_eq!(decoder.next_frame(), Err(error.clone()), "{words:?}");
-        // It stays so: the framing is lost.
+        // The error is final, because the framing is lost.
         assert_eq!(decoder.next_frame(), Err(error), "{words:?}");
         assert!(decoder.buffer().capacity() < 1024, "{words:?}");
     }
@@ -164,7 +164,7 @@ fn a_word_of_a_worker_with_unknown_kind_or_fields_is_understood_as_far_as_known(
     }
 }
 
-/// Bytes that look enough like frames to get past the first length word.
+/// Bytes that are similar enough to frames to pass the first length word.
 fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
     let length = prop_oneof![0u32..200, Just(u32::MAX), any::<u32>()];
     let piece = prop_oneof![
@@ -182,10 +182,10 @@ fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn portions<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
-    let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
-    places.extend([0, bytes.len()]);
-    places.sort_unstable();
-    places.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
+    let mut offsets: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+    offsets.extend([0, bytes.len()]);
+    offsets.sort_unstable();
+    offsets.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
 }
 
 fn whole_frames(decoder: &mut Decoder) -> Result<Vec<Frame>, FrameError> {

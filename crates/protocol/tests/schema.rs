@@ -1,5 +1,5 @@
-//! The worker protocol's JSON schema in git, `docs/schema/worker-v1.json`, is what the code says.
-//! `UPDATE_SCHEMA=1` rewrites it; whoever changes it answers how old workers and keepers go on.
+//! Checks that the JSON schema of the worker protocol in git, `docs/schema/worker-v1.json`, matches the code.
+//! `UPDATE_SCHEMA=1` rewrites it. A change must say how old workers and keepers handle it.
 
 use std::fs;
 use std::path::Path;
@@ -59,7 +59,7 @@ fn schema() -> String {
     let to = generator.subschema_for::<ToWorker>();
     let from = generator.subschema_for::<FromWorker>();
     let mut definitions = generator.take_definitions(true);
-    // Stands for every kind that this release does not know; no worker says it.
+    // `unknown` stands for every kind that this release does not know. No worker sends it.
     if let Some(Value::Array(kinds)) = definitions["FromWorker"].get_mut("oneOf") {
         kinds.retain(|kind| kind["properties"]["kind"]["const"] != "unknown");
     }

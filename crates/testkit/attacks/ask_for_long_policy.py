@@ -12,7 +12,7 @@ def wanted(policy):
     return json.dumps({"policy": {"isolation": STAGE["level"], **policy}}).encode()
 
 
-# Paths that exist are part of the plan.
+# Only existing paths become part of the plan.
 paths = [f"{os.getcwd()}/{number}-{'x' * 240}" for number in range(250)]
 for path in paths:
     os.mkdir(path)

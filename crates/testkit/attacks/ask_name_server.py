@@ -5,7 +5,7 @@ import socket
 
 from attack import STAGE, canary_in, try_each
 
-# A question for A of "secret.invalid".
+# A DNS query for the A record of "secret.invalid".
 QUESTION = b"\0\1\1\0\0\1\0\0\0\0\0\0\6secret\7invalid\0\0\1\0\1"
 
 

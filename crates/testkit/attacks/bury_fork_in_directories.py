@@ -6,7 +6,7 @@ import os
 
 from attack import STAGE, planted, refused
 
-# Together longer than a path may be, and few enough to be removed with a descriptor for each.
+# Together longer than the path limit, but few enough to remove with one descriptor each.
 DEPTH = 100
 NAME = "d" * 200
 

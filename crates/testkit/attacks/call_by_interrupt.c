@@ -14,7 +14,7 @@ static long call32(long number, long one, long two, long three)
 int main(void)
 {
 #if defined(__x86_64__)
-    /* In this call's own numbers: keyctl is 288, ptrace 26, unshare 310, getpid 20. */
+    /* The 32-bit system call numbers: keyctl is 288, ptrace 26, unshare 310, getpid 20. */
     long keyring = call32(288, 0, -2, 1);
     if (keyring > 0)
         through("keyctl by int 0x80");

@@ -10,7 +10,7 @@ int main(void)
     long file = syscall(SYS_MEMFD_SECRET, 0);
     if (file >= 0)
         through("memory of its own that the kernel itself does not map");
-    /* A flag that does not exist: a kernel that has the call says EINVAL. */
+    /* An invalid flag: a kernel that has the call returns EINVAL. */
     int first = errno;
     syscall(SYS_MEMFD_SECRET, 0x4000);
     if (errno == EINVAL)

@@ -5,7 +5,7 @@
 
 int main(void)
 {
-    /* All arguments are such that a call that exists would refuse them. */
+    /* The arguments are invalid for every system call that exists. */
     for (long number = 471; number < 1024; number++)
         if (syscall(number, -1L, -1L, -1L, -1L, -1L, -1L) != -1 || (errno != ENOSYS && errno != EPERM))
             through("call %ld: %s", number, error_name());

@@ -3,8 +3,7 @@
 // needs: root
 #include "attack.h"
 
-/* With flags that make sense nowhere but in a mount namespace of its own, which it makes first: the
-   machine's own root stays where it is. */
+/* Creates a new mount namespace first, so that the root of the machine does not change. */
 int main(void)
 {
     char path[1200];

@@ -14,7 +14,7 @@ written = 0
 start = time.monotonic()
 try:
     for number in range(FILES_MAX):
-        # The limit is looked at now and then: it may be passed, not for long.
+        # The limit is checked at intervals, so it may be exceeded for a short time.
         if time.monotonic() - start > SECONDS:
             break
         with open(f"filler/{number % 64}", "wb") as file:

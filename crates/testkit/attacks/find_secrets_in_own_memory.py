@@ -5,7 +5,7 @@
 
 from attack import CANARY, refused, through
 
-# What this module itself read is no find: the pattern is the only trace of one here.
+# This module holds no secret itself, only the pattern.
 REGION_BYTES_MAX = 256 * 1024 * 1024
 with open("/proc/self/maps", encoding="utf-8") as maps:
     regions = [line.split() for line in maps]

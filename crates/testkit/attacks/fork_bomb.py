@@ -8,7 +8,7 @@ import signal
 
 from attack import refused, through
 
-# Some limits are looked at now and then: they may be passed by a little.
+# Some limits are checked at intervals, so they may be exceeded a little.
 LIMIT, TRIES = 40, 160
 children = []
 stopped = None

@@ -7,7 +7,7 @@
 
 static void hold(int *told)
 {
-    /* Its descriptors belong to root from here on. */
+    /* From here on its /proc descriptors belong to root. */
     prctl(PR_SET_DUMPABLE, 0);
     hold_memory(told);
 }

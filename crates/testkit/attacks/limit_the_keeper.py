@@ -8,7 +8,7 @@ KEYS = ["keeper_number", "victim_keeper_number", "node_number", "host_number"]
 
 
 def limited(pid):
-    # The limits that it has: whoever may set these may set others.
+    # Sets the current limits again. A process that may do that may set other limits too.
     resource.prlimit(pid, resource.RLIMIT_CORE, resource.prlimit(pid, resource.RLIMIT_CORE))
     return f"set limits of {pid}"
 

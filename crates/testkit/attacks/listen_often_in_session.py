@@ -11,7 +11,7 @@ from attack import STAGE, listen_at, planted, refused
 if STAGE["part"] == "plant":
     os.makedirs("many", exist_ok=True)
     try:
-        # They stay open with the worker.
+        # The sockets stay open as long as the worker.
         builtins.windlass_listening = listen_at(f"{os.getcwd()}/many/{number}-{'x' * 30}" for number in range(600))
     except OSError as error:
         refused(error.strerror)

@@ -5,7 +5,7 @@
 
 int main(void)
 {
-    /* r0 = 0; exit: as small as one can be. */
+    /* r0 = 0; exit: the smallest valid program. */
     struct bpf_insn code[] = {{.code = 0xb7}, {.code = 0x95}};
     union bpf_attr program = {
         .prog_type = BPF_PROG_TYPE_SOCKET_FILTER,

@@ -3,8 +3,8 @@
 // needs: root
 #include "attack.h"
 
-/* The rights are looked at before the module, which is none: any error but EPERM comes from reading
-   it. */
+/* The kernel checks the rights before it reads the module, which is invalid. Any error but EPERM comes
+   from reading it. */
 int main(void)
 {
     if (syscall(SYS_init_module, "not a module", 12, "") == 0 || (errno != EPERM && errno != ENOSYS))

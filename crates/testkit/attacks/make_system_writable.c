@@ -11,7 +11,7 @@ int main(void)
 {
     char path[1200];
     const char *targets[] = {"/", stage("home")};
-    /* Where it is allowed, in a mount namespace of its own: the machine's mounts stay as they are. */
+    /* In a new mount namespace if that is allowed, so that the machine's mounts do not change. */
     if (unshare(CLONE_NEWNS) == 0)
         mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
     for (int at = 0; at < 2; at++) {

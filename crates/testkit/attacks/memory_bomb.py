@@ -14,7 +14,7 @@ if child == 0:
     held = []
     try:
         while len(held) * STEP < MOST:
-            # Not zeros: pages that nobody wrote cost nothing.
+            # Not zeros, because untouched zero pages cost no memory.
             held.append(bytearray(os.urandom(4096) * (STEP // 4096)))
             os.write(tell, b"x")
     except MemoryError:

@@ -13,7 +13,7 @@ PATHS = FIXED + [path for pattern in PATTERNS for path in glob.glob(f"/dev/{patt
 
 
 def opened(path):
-    # Reading is enough to have it, and nothing is read.
+    # Opening for reading is enough. Nothing is read.
     os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY))
     return f"opened {path}"
 

@@ -32,7 +32,7 @@ for directory in ("objects", "refs/heads"):
     tried(os.makedirs, directory, exist_ok=True)
 for name, text in FILES.items():
     tried(write, name, text)
-    # By another name, where the name itself cannot be written.
+    # Under another name, if the name itself cannot be written.
     tried(write, f"attack/{name}", text)
     tried(os.replace, f"attack/{name}", name)
 planted("HEAD, config, objects and refs")

@@ -12,7 +12,7 @@ if STAGE["part"] == "plant":
     try:
         os.unlink(program)
         with open(program, "w", encoding="utf-8") as file:
-            # What it prints is no path: the node runs it again for the next session.
+            # It prints no path, so the node runs it again for the next session.
             file.write(f"#!/bin/sh\nid -u > {STAGE['home']}/ran-by-the-node\necho none\n")
         os.chmod(program, 0o755)
     except OSError as error:

@@ -33,7 +33,7 @@ if STAGE["part"] == "plant":
                 got = got if got.startswith("through") else f"refused: {error_name(error)}"
         os.write(from_child[1], got.encode())
         os._exit(0)
-    # The fork comes after the change of the name.
+    # Fork after the name was changed.
     os.read(from_child[0], 1)
     builtins.windlass_pipes = to_child[1], from_child[0]
     planted("a child")

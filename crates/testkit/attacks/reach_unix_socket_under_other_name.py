@@ -14,7 +14,7 @@ def reached(path):
 
 
 def from_home():
-    # Short enough for a socket's address, wherever the home is.
+    # Short enough for a socket address, for every path of the home.
     os.chdir(STAGE["home"])
     return reached("relative.sock")
 

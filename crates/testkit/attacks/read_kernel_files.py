@@ -5,7 +5,7 @@ from attack import read, try_each
 
 
 def readable(path):
-    # One byte: these files are large, and some take what is read away.
+    # Read one byte: these files are large, and some remove what is read.
     with open(path, "rb", 0) as file:
         return len(file.read(1)) and f"read {path}"
 

@@ -8,8 +8,8 @@ int main(void)
     static char bytes[64];
     for (int at = 0; at < 5; at++) {
         pid_t pid = (pid_t)stage_number(keys[at]);
-        /* Its own stack's address: in another process it may be mapped or not, EFAULT says that only
-           the address was wrong. */
+        /* The address of this stack may be unmapped in the other process. EFAULT means that only the
+           address was wrong. */
         struct iovec local = {bytes, sizeof bytes}, remote = {bytes, sizeof bytes};
         ssize_t got = process_vm_readv(pid, &local, 1, &remote, 1, 0);
         if (got >= 0 || errno == EFAULT)

@@ -23,7 +23,7 @@ static void by_name(void)
     close(place);
 }
 
-/* Inode 2 is the root of an ext file system, whatever part of it is mounted here. */
+/* Inode 2 is the root of an ext file system, even if only a part of it is mounted here. */
 static void by_root_inode(void)
 {
     char path[1200];

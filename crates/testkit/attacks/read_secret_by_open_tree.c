@@ -17,7 +17,7 @@ int main(void)
         note("open_tree");
     int root = (int)syscall(SYS_open_tree, AT_FDCWD, "/", OPEN_TREE_CLONE | O_CLOEXEC);
     if (root >= 0) {
-        /* Without what is mounted below, a cover over the path is not cloned with it. */
+        /* A clone without submounts does not contain the mount that covers the path. */
         snprintf(path, sizeof path, "%s/.ssh/id_rsa", stage("home") + 1);
         secret_from(openat(root, path, O_RDONLY), "a cloned root");
     } else {

@@ -3,8 +3,8 @@
 // needs: root
 #include "attack.h"
 
-/* Each call has an argument that the kernel refuses after it has looked at the rights: nothing
-   happens to the machine, and any error but a refusal shows that the rights were there. */
+/* Each call has an argument that the kernel refuses after it has checked the rights. So nothing happens
+   to the machine, and any error but a refusal shows that the rights were sufficient. */
 static void judge(const char *call, long done)
 {
     if (done >= 0)

@@ -9,7 +9,7 @@ from attack import refused, through
 PROGRAMS = [path for path in ("/usr/bin/su", "/bin/su", "/usr/bin/newgrp") if os.path.exists(path)]
 seen = []
 for path in PROGRAMS:
-    # It waits for a password, which never comes; meanwhile it shows whose rights it has.
+    # It waits for a password that never comes. Meanwhile /proc shows its user ids.
     child = subprocess.Popen([path, "root"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     os.set_blocking(child.stdout.fileno(), True)
     said = child.stdout.read(9)

@@ -25,8 +25,8 @@ def is_own(pid):
         return False
 
 
-# The session's own processes show the directory that the worker's program is in; its first one looks
-# like the keeper, and is not where the keeper has another number.
+# Processes of the session have the directory of the worker's program in their arguments. Process 1 of the
+# session looks like the keeper, but is not the keeper if the keeper has another number.
 own = [pid for pid in processes() if is_own(pid)]
 own += [] if STAGE["keeper_number"] == 1 else ["1"]
 try_each([(f"/proc/{pid}", lambda pid=pid: found(pid)) for pid in processes() if pid not in own]

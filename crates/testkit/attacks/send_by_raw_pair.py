@@ -8,7 +8,7 @@ from attack import STAGE, try_each
 
 KINDS = {"datagram": socket.SOCK_DGRAM, "raw": socket.SOCK_RAW, "reliable": socket.SOCK_RDM,
          "sequenced": socket.SOCK_SEQPACKET, "stream": socket.SOCK_STREAM}
-# Flags beside the type, which a filter may forget to mask.
+# Flags in the type argument, which a filter may forget to mask.
 FLAGS = {"": 0, ", close-on-exec": socket.SOCK_CLOEXEC, ", non-blocking": socket.SOCK_NONBLOCK}
 TARGETS = {"its log": STAGE["socket_home_datagram"], "its abstract socket": "\0" + STAGE["abstract_datagram"]}
 

@@ -7,8 +7,8 @@
 #include <net/ethernet.h>
 #include <netinet/in.h>
 
-/* A ping of the loopback address: an answer shows that packets go out. In a network of the session's
-   own that is nobody but itself, so only sockets that see more than their own traffic count there. */
+/* A ping of the loopback address: a reply shows that packets are sent. In a private network namespace the
+   session only reaches itself, so there only sockets count that see more than their own traffic. */
 static int network_is_own(void)
 {
     char line[512];

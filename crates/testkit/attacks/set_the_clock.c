@@ -6,7 +6,7 @@
 
 int main(void)
 {
-    /* The time zone that it has: nothing changes where it succeeds. */
+    /* Sets the current time zone again, so a success changes nothing. */
     struct timezone zone = {0, 0};
     struct timeval now;
     gettimeofday(&now, &zone);

@@ -21,5 +21,5 @@ for key in ("host_number", "keeper_number"):
         errors.append(f"the kernel took {key}")
     except OSError as error:
         errors.append(os.strerror(error.errno))
-# Whether a signal came is seen from outside.
+# The stage checks from outside whether a signal arrived.
 refused("; ".join(errors))

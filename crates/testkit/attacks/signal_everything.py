@@ -5,7 +5,7 @@ import signal
 
 from attack import STAGE, refused, through
 
-# Ignored by default: whatever it reaches goes on. The host's process notes it, and the stage looks.
+# Ignored by default, so it harms nothing. The host's process records it, and the stage checks that.
 signal.signal(signal.SIGURG, signal.SIG_IGN)
 told = []
 for target in (-1, 0, -STAGE["host_number"], -STAGE["node_number"], -STAGE["keeper_number"]):

@@ -9,7 +9,7 @@ KEYS = ["host_number", "node_number", "keeper_number", "victim_keeper_number", "
 
 
 def signalled(key):
-    # Nobody minds this one: the host's process notes it, the others ignore it.
+    # A harmless signal. The host's process records it, the others ignore it.
     os.kill(STAGE[key], signal.SIGURG)
     return f"signalled {STAGE[key]}"
 

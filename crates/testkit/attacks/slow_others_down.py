@@ -9,7 +9,7 @@ KEYS = ["host_number", "node_number", "keeper_number", "victim_worker_number"]
 
 
 def limited(pid):
-    # Read only: whoever may read them so may also set them.
+    # Only reads. A process that may read these values may also set them.
     resource.prlimit(pid, resource.RLIMIT_NOFILE)
     return f"read the limits of {pid}"
 

@@ -7,7 +7,7 @@ import threading
 
 from attack import refused, through
 
-# Some limits are looked at now and then: they may be passed by a little.
+# Some limits are checked at intervals, so they may be exceeded a little.
 LIMIT, TRIES = 40, 160
 threading.stack_size(64 * 1024)
 end = threading.Event()

@@ -6,7 +6,7 @@
 
 int main(void)
 {
-    /* On a terminal of its own: a filter cannot know whose it is. */
+    /* On a new terminal: a filter cannot know which terminal it is. */
     int leader = posix_openpt(O_RDWR | O_NOCTTY);
     if (leader < 0)
         leader = open("/dev/pts/ptmx", O_RDWR | O_NOCTTY);

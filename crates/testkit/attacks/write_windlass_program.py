@@ -8,7 +8,7 @@ path = STAGE["program"]
 
 
 def beside():
-    # Where it cannot be seen, its directory is another one.
+    # If the program is not visible, its directory is a different one.
     os.stat(path)
     return can_make_in(os.path.dirname(path))
 

@@ -1,10 +1,10 @@
-"""An MCP server of the tests' own, over standard input and output, in the standard library alone.
+"""An MCP server for tests, over standard input and output. Uses only the standard library.
 
-Each call has a thread. What it does besides its tools, its arguments say:
+Each call runs in a thread. Arguments:
   --dumb          never answers
-  --dies          says a line and ends with code 7 before it answers
+  --dies          prints a line and exits with code 7 before it answers
   --pages N       lists its tools N at a time
-  --heeds-nothing goes on after its input is closed and after SIGTERM
+  --heeds-nothing keeps running after its input is closed and after SIGTERM
 """
 
 import json

@@ -1,8 +1,8 @@
-//! Hostile programs, the stage they play on, and what came of each. A [`Stage`] has a home with
-//! secrets, services of the host, a node and a session to attack; [`Stage::scene`] gives the sessions
-//! of one isolation level and network setting, in which the programs of `attacks/` run one by one.
+//! Hostile programs, the stage they run on, and the verdict on each. An [`AttackStage`] has a home with
+//! secrets, services of the host, a node and a session to attack. [`AttackStage::scene`] returns the sessions
+//! of one isolation level and network setting. The programs of `attacks/` run in them one by one.
 //!
-//! Every target is made by the stage: without a sandbox the programs succeed and harm nothing.
+//! The stage creates every target. Without a sandbox the programs succeed and harm nothing else.
 
 mod document;
 mod families;
@@ -21,6 +21,6 @@ mod workspaces;
 pub use document::table as document_table;
 pub use network::NetworkSetting;
 pub use program::{Attack, Needs, all};
-pub use scene::Scene;
-pub use stage::{SECRET_VARIABLE, Stage};
-pub use verdict::Verdict;
+pub use scene::AttackScene;
+pub use stage::{AttackStage, SECRET_VARIABLE};
+pub use verdict::AttackVerdict;

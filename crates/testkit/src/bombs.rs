@@ -1,5 +1,4 @@
-//! Code that takes all it can get, and the small limits under which it is tried: each ends within
-//! seconds.
+//! Code that takes all resources it can get, and small limits to run it under. Each bomb ends within seconds.
 
 use windlass_client::protocol::api::CreateSession;
 use windlass_client::protocol::policy::{Limits, PolicyRequest};
@@ -8,7 +7,7 @@ use crate::TestNode;
 
 const MIB: u64 = 1 << 20;
 
-/// Processes that fork for as long as they are let.
+/// Forks until a limit stops it.
 pub const FORK: &str = "
 import os, time
 while True:
@@ -18,14 +17,14 @@ while True:
         time.sleep(0.01)
 ";
 
-/// One process that takes memory until there is none.
+/// One process that allocates memory until a limit stops it.
 pub const MEMORY: &str = "
 held = []
 while True:
     held.append(bytearray(8 << 20))
 ";
 
-/// Children none of which takes much, for as long as they are let.
+/// Forks many children that each take little memory, until a limit stops it.
 pub const MEMORY_OF_MANY: &str = "
 import os, time
 while True:
@@ -36,7 +35,7 @@ while True:
     os.wait()
 ";
 
-/// Files until the workspace has grown by more than it may.
+/// Writes files until the workspace exceeds its limit.
 pub const DISK: &str = "
 block = b'x' * (1 << 20)
 n = 0
@@ -52,13 +51,13 @@ while True:
     print('x' * 1000)
 ";
 
-/// The bombs of the contract, beside which a neighbour is to notice little.
+/// The bombs of the contract. A neighbour session must hardly notice them.
 pub const BESIDE_A_NEIGHBOUR: [&str; 3] = [FORK, MEMORY_OF_MANY, DISK];
 
-/// The same with a flood of output, which keeps the node busy too: what the bench measures.
+/// The same plus a flood of output, which also keeps the node busy. The bench measures this.
 pub const WITH_A_FLOOD: [&str; 4] = [FORK, MEMORY_OF_MANY, DISK, OUTPUT];
 
-/// Limits that bombs reach soon.
+/// Limits that bombs reach quickly.
 pub fn small_limits() -> Limits {
     Limits {
         memory_bytes: Some(128 * MIB),
@@ -69,7 +68,7 @@ pub fn small_limits() -> Limits {
     }
 }
 
-/// A session under `limits`, the rest as usual in tests.
+/// A session request with `limits`, otherwise as [`TestNode::create`].
 pub fn session_under(limits: Limits) -> CreateSession {
     let policy = PolicyRequest { limits, ..PolicyRequest::default() };
     CreateSession { policy: Some(policy), ..TestNode::create() }

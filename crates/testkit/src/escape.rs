@@ -1,13 +1,13 @@
-//! A program that tries everything to outlive its session, and how to find what is left of it.
-//! Starts nothing by itself: a test gives it to a session as a turn.
+//! A program that tries everything to outlive its session, and a way to find its processes. A test runs the
+//! program as a turn of a session.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::processes;
 
-/// Python for one turn: when it returns, [`ESCAPES`] processes run that no signal but SIGKILL ends
-/// and that the worker no longer knows.
+/// Python for one turn. When the turn ends, [`ESCAPES`] processes are running that only SIGKILL ends and that
+/// the worker no longer knows.
 pub const ESCAPE: &str = r#"
 import ctypes, os, signal, subprocess, sys, time
 
@@ -68,25 +68,25 @@ for body in (silent, stopped, reaper, hopper):
     daemon(body)
 "#;
 
-/// Processes that [`ESCAPE`] leaves.
+/// Number of processes that [`ESCAPE`] leaves running.
 pub const ESCAPES: usize = 9;
 
-/// The variable of a session's environment that marks everything started in it.
+/// The environment variable that marks every process of a session.
 pub const MARK_VARIABLE: &str = "WINDLASS_TEST_MARK";
 
-/// A mark that no other session has.
+/// A unique mark for the processes of one session.
 #[derive(Debug, Clone)]
-pub struct Mark {
+pub struct ProcessMark {
     text: String,
-    /// Pid namespaces of the session's own. The environment of a process that was forked, and ran no
-    /// program since, is to be seen in that process alone.
+    /// Pid namespaces of the session. They find forked processes that have not called exec, whose environment
+    /// in `/proc` does not show the mark.
     namespaces: BTreeSet<u64>,
 }
 
-/// Looks at all processes that make one answer.
+/// Number of scans over all processes for one result.
 const SCANS: usize = 8;
 
-impl Mark {
+impl ProcessMark {
     pub fn new(name: &str) -> Self {
         let at = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let at = at.map_or(0, |since| since.as_nanos());
@@ -98,22 +98,21 @@ impl Mark {
         &self.text
     }
 
-    /// Marks the processes below a keeper by their pid namespaces too, where they have their own.
+    /// Also marks the descendants of a keeper by their pid namespaces, if they are in separate ones.
     pub fn follow(&mut self, keeper: u32) {
         let ours = processes::pid_namespace(std::process::id());
-        let all = processes::below(keeper).into_iter().filter_map(processes::pid_namespace);
+        let all = processes::descendants(keeper).into_iter().filter_map(processes::pid_namespace);
         self.namespaces.extend(all.filter(|theirs| Some(*theirs) != ours));
     }
 
-    /// Whatever runs with the mark in its environment or arguments, or in its namespaces, each
-    /// process once, but for our own. Looks several times: one that forks on and on has another
-    /// number each time, or none.
+    /// All processes with the mark in their environment or arguments, or in the marked namespaces, except
+    /// Windlass processes. Scans several times, because a process that forks all the time changes its pid.
     pub fn alive(&self) -> Vec<u32> {
         let is_within = |pid| {
             processes::pid_namespace(pid).is_some_and(|space| self.namespaces.contains(&space))
                 && processes::name(pid).is_some_and(|name| !name.starts_with("windlass"))
         };
-        let marked = |process: &processes::Process| {
+        let marked = |process: &processes::ProcessInfo| {
             processes::mentions(process.pid, self.text.as_bytes()) || is_within(process.pid)
         };
         let found: BTreeSet<u32> = (0..SCANS)
@@ -124,7 +123,7 @@ impl Mark {
         found.into_iter().collect()
     }
 
-    /// Waits until nothing with the mark runs, up to `deadline`; what is left then.
+    /// Waits until no marked process runs, up to `deadline`. Returns the processes that are left.
     pub fn left_at(&self, deadline: Instant) -> Vec<u32> {
         loop {
             let alive = self.alive();

@@ -1,5 +1,5 @@
-//! Gates: code in a session says that it has come to a place, and waits there until the test lets
-//! it go on. So a test knows what is in flight, without a sleep on either side.
+//! Gates synchronise a test with code in a session. The code connects to the gate and blocks until the test
+//! opens it. So the test knows where the code is, without a sleep on either side.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -8,21 +8,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 
-/// A place in a session's code.
+/// A point in a session's code where the code waits for the test.
 #[derive(Debug)]
 pub struct Gate {
     path: PathBuf,
     listener: UnixListener,
 }
 
-/// Code that stands at a gate. Dropping it lets the code go on too.
+/// Code that waits at a gate. Dropping it also lets the code continue.
 #[derive(Debug)]
 pub struct AtGate {
     code: UnixStream,
 }
 
 impl Gate {
-    /// A gate that every session of [`crate::TestNode::create`] can come to.
+    /// A gate that every session of [`crate::TestNode::create`] can reach.
     pub fn new(name: &str) -> std::io::Result<Self> {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -31,7 +31,7 @@ impl Gate {
         Ok(Self { path, listener })
     }
 
-    /// The lines of Python that wait at this gate. Every pass is a new wait.
+    /// Python code that waits at this gate. Each run of the code waits again.
     pub fn python(&self) -> String {
         format!(
             "import socket as _s\n\
@@ -43,12 +43,12 @@ impl Gate {
         )
     }
 
-    /// Where it is: whoever connects waits for one byte.
+    /// The path of the gate's socket. A client that connects waits for one byte.
     pub fn path(&self) -> &std::path::Path {
         &self.path
     }
 
-    /// Waits until code stands at the gate. Give it a deadline with [`crate::within`].
+    /// Waits until code reaches the gate. Use [`crate::within`] for a timeout.
     pub async fn reached(&self) -> std::io::Result<AtGate> {
         let (code, _) = self.listener.accept().await?;
         Ok(AtGate { code })
@@ -61,7 +61,7 @@ impl Drop for Gate {
     }
 }
 
-/// Where gates are: one directory of the user's, there before any session that looks into it.
+/// The directory of all gates of this user. It must exist before a session starts that uses it.
 pub(crate) fn gates_dir() -> std::io::Result<PathBuf> {
     let path = PathBuf::from(format!("/tmp/wl-gates-{}", rustix::process::geteuid().as_raw()));
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
@@ -69,7 +69,7 @@ pub(crate) fn gates_dir() -> std::io::Result<PathBuf> {
 }
 
 impl AtGate {
-    /// Lets the code go on.
+    /// Lets the code continue.
     pub async fn open(mut self) -> std::io::Result<()> {
         self.code.write_all(b"!").await
     }

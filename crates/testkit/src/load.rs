@@ -1,11 +1,11 @@
-//! Load: busy processes beside a test, for promises that must hold "under load".
+//! CPU load beside a test, for promises that must hold "under load".
 
 use std::process::{Child, Command, Stdio};
 
-/// Busy processes, as many as the contract's "under load" says.
+/// Number of busy processes; the contract's definition of "under load".
 const BUSY_PROCESSES: usize = 2;
 
-/// Ends its processes when dropped.
+/// Busy processes. Dropping it kills them.
 #[derive(Debug)]
 pub struct Load {
     busy: Vec<Child>,

@@ -1,5 +1,5 @@
-//! An MCP client of a test's own: `windlass mcp` as an agent starts it, spoken to line by line, in
-//! both lifecycles of the protocol. It answers nothing by itself: what a server asks, the test hears.
+//! An MCP client for tests: starts `windlass mcp` as an agent does, and exchanges messages line by line, in
+//! both lifecycles of the protocol. It answers no request of the server itself; the test does.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -14,16 +14,16 @@ use crate::gate::gates_dir;
 use crate::node::search_path;
 use crate::{PATIENCE, TestNode, within};
 
-/// The revision without a beginning: every request says who asks.
+/// The revision without `initialize`: every request carries the client's identity.
 pub const STATELESS: &str = "2026-07-28";
 
 /// The revisions that begin with `initialize`.
 pub const WITH_A_BEGINNING: [&str; 3] = ["2025-03-26", "2025-06-18", "2025-11-25"];
 
-/// Messages of the bridge that the test has not looked at.
+/// Maximum number of messages from the bridge that the test has not read.
 const UNREAD_MAX: usize = 1024;
 
-/// The client's own words in each request of [`STATELESS`].
+/// Prefix of the client's fields in each request of [`STATELESS`].
 const META: &str = "io.modelcontextprotocol";
 
 /// A bridge and its client. Dropping it kills the bridge.
@@ -32,15 +32,15 @@ pub struct McpClient {
     child: Child,
     stdin: Option<ChildStdin>,
     messages: mpsc::Receiver<Value>,
-    /// What came while the answer to something else was waited for.
+    /// Messages that arrived while the test waited for another one.
     heard: Vec<Value>,
     requests: u64,
-    about: About,
+    about: ClientIdentity,
 }
 
-/// What a client says of itself.
+/// The identity that a client sends.
 #[derive(Debug, Clone)]
-struct About {
+struct ClientIdentity {
     revision: String,
     name: String,
     capabilities: Value,
@@ -50,7 +50,7 @@ struct About {
 #[derive(Debug)]
 pub struct McpClientBuilder {
     command: Command,
-    about: About,
+    about: ClientIdentity,
 }
 
 impl McpClientBuilder {
@@ -68,10 +68,10 @@ impl McpClientBuilder {
         self
     }
 
-    /// Where the agent works; the directory is made if it is not there.
+    /// The working directory of the agent. Creates the directory if it is missing.
     ///
     /// # Panics
-    /// When it cannot be made.
+    /// When the directory cannot be created.
     #[must_use]
     pub fn directory(mut self, path: impl Into<PathBuf>) -> Self {
         let path = path.into();
@@ -80,7 +80,7 @@ impl McpClientBuilder {
         self
     }
 
-    /// What the client is called.
+    /// The name of the client.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.about.name = name.to_owned();
@@ -99,17 +99,17 @@ impl McpClientBuilder {
         self
     }
 
-    /// Lets its sessions come to gates, which is a policy of its own.
+    /// Lets the sessions reach gates, by an extra `--writable` policy option.
     ///
     /// # Panics
-    /// When the place of the gates cannot be made.
+    /// When the directory for gates cannot be created.
     #[must_use]
     pub fn with_gates(self) -> Self {
-        let gates = gates_dir().expect("a place for gates");
+        let gates = gates_dir().expect("a directory for gates");
         self.arg("--writable").arg(gates)
     }
 
-    /// Starts the bridge, and begins as the revision has it.
+    /// Starts the bridge, and sends `initialize` if the revision needs it.
     pub async fn start(self) -> anyhow::Result<McpClient> {
         let mut client = self.spawn()?;
         if client.about.revision != STATELESS {
@@ -118,20 +118,20 @@ impl McpClientBuilder {
         Ok(client)
     }
 
-    /// Starts the bridge and says nothing to it.
+    /// Starts the bridge and sends nothing to it.
     pub fn spawn(mut self) -> anyhow::Result<McpClient> {
         let mut child = self.command.spawn().context("cannot start the bridge")?;
         let stdin = child.stdin.take();
         let stdout = child.stdout.take().context("the bridge has no standard output")?;
         let (heard, messages) = mpsc::channel(UNREAD_MAX);
-        // Ends with the bridge's output, or with the client.
+        // The thread ends with the bridge's output or with the client.
         std::thread::spawn(move || listen(stdout, &heard));
         let heard = Vec::new();
         Ok(McpClient { child, stdin, messages, heard, requests: 0, about: self.about })
     }
 
-    /// A shell that becomes the bridge at the first line it is given: so many can be ready to
-    /// start at the same instant.
+    /// Starts a shell that executes the bridge when it reads its first line. So a test can start many bridges
+    /// at the same moment.
     pub fn hold(mut self) -> anyhow::Result<McpClient> {
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", "read _; exec \"$0\" \"$@\""]).arg(self.command.get_program());
@@ -151,7 +151,7 @@ impl McpClientBuilder {
 fn listen(stdout: ChildStdout, heard: &mpsc::Sender<Value>) {
     for line in BufReader::new(stdout).lines() {
         let Ok(line) = line else { return };
-        // Nothing but messages may be there; a test sees what else is as a string.
+        // Every line must be a message. The test sees any other line as a string.
         let message = serde_json::from_str(&line).unwrap_or(Value::String(line));
         if heard.blocking_send(message).is_err() {
             return;
@@ -160,28 +160,28 @@ fn listen(stdout: ChildStdout, heard: &mpsc::Sender<Value>) {
 }
 
 impl McpClient {
-    /// An agent's bridge to the node of this place, which need not run yet.
-    pub fn builder(place: &TestNode) -> McpClientBuilder {
-        let mut command = Command::new(place.program());
+    /// A bridge of an agent to this node, which need not run yet.
+    pub fn builder(node: &TestNode) -> McpClientBuilder {
+        let mut command = Command::new(node.program());
         command
             .arg("mcp")
-            .env("WINDLASS_RUNTIME_DIR", &place.dirs().runtime)
-            .env("WINDLASS_STATE_DIR", &place.dirs().state)
+            .env("WINDLASS_RUNTIME_DIR", &node.dirs().runtime)
+            .env("WINDLASS_STATE_DIR", &node.dirs().state)
             .env("PATH", search_path())
-            .current_dir(place.base())
+            .current_dir(node.base())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let about = About {
+        let about = ClientIdentity {
             revision: "2025-11-25".to_owned(),
             name: "agent".to_owned(),
             capabilities: json!({}),
         };
-        McpClientBuilder { command, about }.directory(work_of(place))
+        McpClientBuilder { command, about }.directory(work_of(node))
     }
 
-    /// A client of the revision that most use, in the place's directory to work in.
-    pub async fn start(place: &TestNode) -> anyhow::Result<Self> {
-        Self::builder(place).start().await
+    /// A client of the most common revision, in the default working directory.
+    pub async fn start(node: &TestNode) -> anyhow::Result<Self> {
+        Self::builder(node).start().await
     }
 
     pub fn pid(&self) -> u32 {
@@ -194,7 +194,7 @@ impl McpClient {
         Ok(stdin.write_all(format!("{line}\n").as_bytes())?)
     }
 
-    /// `initialize`, and what the server answers.
+    /// Sends `initialize` and returns the reply.
     pub async fn initialize(&mut self) -> anyhow::Result<Value> {
         let begin = json!({
             "protocolVersion": self.about.revision,
@@ -207,7 +207,7 @@ impl McpClient {
         Ok(answer)
     }
 
-    /// Asks, and returns the number of the question.
+    /// Sends a request and returns its id.
     pub fn send(&mut self, method: &str, mut params: Value) -> anyhow::Result<u64> {
         self.requests += 1;
         if self.about.revision == STATELESS {
@@ -228,12 +228,12 @@ impl McpClient {
         self.write_line(&message.to_string())
     }
 
-    /// Answers what the server asked.
+    /// Answers a request of the server.
     pub fn respond(&mut self, id: &Value, result: Value) -> anyhow::Result<()> {
         self.write_line(&json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string())
     }
 
-    /// The answer to question `id`: its result, or the protocol's error.
+    /// The reply to request `id`: its result, or its protocol error.
     pub async fn answer(&mut self, id: u64) -> anyhow::Result<Result<Value, Value>> {
         let mut answer = self.first(|said| said["id"] == id && said["method"].is_null()).await?;
         match answer["error"].take() {
@@ -251,13 +251,12 @@ impl McpClient {
         self.answer(id).await
     }
 
-    /// The first message of this method, of those that nobody has looked at: a question of the
-    /// server's, or a word of its.
+    /// The first unread message with this method: a request or a notification of the server.
     pub async fn said(&mut self, method: &str) -> anyhow::Result<Value> {
         self.first(|said| said["method"] == method).await
     }
 
-    /// Whether a message of this method has come and nobody has looked at it.
+    /// Whether there is an unread message with this method.
     pub fn has_said(&mut self, method: &str) -> bool {
         while let Ok(message) = self.messages.try_recv() {
             self.heard.push(message);
@@ -265,10 +264,10 @@ impl McpClient {
         self.heard.iter().any(|said| said["method"] == method)
     }
 
-    /// What a tool answers.
+    /// Calls a tool and returns its result.
     ///
     /// # Panics
-    /// When there is no answer within [`PATIENCE`], or one of the protocol.
+    /// When there is no reply within [`PATIENCE`], or the reply is a protocol error.
     pub async fn call(&mut self, tool: &str, arguments: Value) -> Value {
         let params = json!({"name": tool, "arguments": arguments});
         let answer = self.request("tools/call", params).await;
@@ -276,7 +275,7 @@ impl McpClient {
         answer.unwrap_or_else(|error| panic!("{tool} is refused by the protocol: {error}"))
     }
 
-    /// What `run` answers.
+    /// Calls the tool `run`.
     ///
     /// # Panics
     /// As [`McpClient::call`].
@@ -284,22 +283,22 @@ impl McpClient {
         self.call("run", json!({"code": code})).await
     }
 
-    /// What `code` printed; it must end well.
+    /// Runs `code`, which must end `ok`, and returns its output.
     ///
     /// # Panics
-    /// As [`McpClient::call`], and when the code does not end well.
+    /// As [`McpClient::call`], and when the code does not end `ok`.
     pub async fn run_ok(&mut self, code: &str) -> String {
         let reply = self.run(code).await;
         assert_eq!(reply["structuredContent"]["outcome"], "ok", "{code:?} gave {reply}");
         output_of(&reply).to_owned()
     }
 
-    /// Closes the bridge's input, as a client does that ends, and waits for the bridge to end.
+    /// Closes the bridge's input, as an exiting client does, and waits until the bridge exits.
     pub async fn close(mut self) -> anyhow::Result<ExitStatus> {
         drop(self.stdin.take());
-        // Its output ends when it does, and not before: the node it started has let go of it.
+        // The output ends exactly when the bridge exits: a node that the bridge started has closed it.
         let ended = async { while self.messages.recv().await.is_some() {} };
-        tokio::time::timeout(PATIENCE, ended).await.context("the bridge stays")?;
+        tokio::time::timeout(PATIENCE, ended).await.context("the bridge does not exit")?;
         Ok(self.child.wait()?)
     }
 
@@ -330,18 +329,18 @@ impl Drop for McpClient {
     }
 }
 
-/// The directory of a place that agents work in, unless a test says otherwise.
-pub fn work_of(place: &TestNode) -> PathBuf {
-    let base: &Path = place.base();
+/// The default working directory of agents.
+pub fn work_of(node: &TestNode) -> PathBuf {
+    let base: &Path = node.base();
     base.join("work")
 }
 
-/// The output in a tool's answer, without what is said of it.
+/// The output in a tool's result, without the text around it.
 pub fn output_of(reply: &Value) -> &str {
     reply["structuredContent"]["output"].as_str().unwrap_or_default()
 }
 
-/// The text in a tool's answer, as a model reads it.
+/// The text of a tool's result, as a model reads it.
 pub fn text_of(reply: &Value) -> &str {
     let blocks = reply["content"].as_array();
     let text = blocks.and_then(|blocks| blocks.iter().find(|block| block["type"] == "text"));

@@ -1,4 +1,4 @@
-//! MCP servers of a test's own, as a node's file names them: a real process, in all its moods.
+//! Real MCP server processes for tests, in the form of an entry of the node's file.
 
 use std::path::PathBuf;
 
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::python;
 
-/// The entry of a server for `mcp.json`: the program of `crates/testkit/servers/server.py`, whose
-/// first lines say what it may be told.
+/// The entry of a server for `mcp.json`. It runs `crates/testkit/servers/server.py`; the first lines of that
+/// file describe the arguments.
 pub fn mcp_server(arguments: &[&str]) -> Value {
     let script = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/servers/server.py"));
     let mut args = vec!["-S".to_owned(), script.display().to_string()];

@@ -1,5 +1,5 @@
-//! A node of a test's own: real binary, real directories (with short paths: sockets live there),
-//! and a certain end for everything it started.
+//! A private node for a test: the real binary and real directories, with short paths because of sockets.
+//! Kills everything that the node started when the test ends.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,20 +18,20 @@ use crate::gate::gates_dir;
 use crate::processes;
 use crate::python::python;
 
-/// Says how the nodes of a run of tests start workers: `exec`, `zygote` or `pool`. Where it is said,
-/// tests wait until the node is so far.
+/// Variable that selects how the nodes of a test run start workers: `exec`, `zygote` or `pool`. If it is set,
+/// tests wait until the environments of a new node are ready.
 const START: &str = "WINDLASS_TEST_START";
 
-/// How long a node may take for that.
+/// How long the environments of a node may take to become ready.
 const READY_WAIT: Duration = Duration::from_secs(60);
 
-/// Workers that wait in a test's node.
-const WAITING: usize = 2;
+/// Pool size of a test node.
+const POOL_SIZE: usize = 2;
 
-/// How long a stopped node may take to go.
+/// How long a stopped node may take to exit.
 const STOP_WAIT: Duration = Duration::from_secs(30);
 
-/// A running node, or one that was killed and may be restarted. Dropping it ends everything.
+/// A running node, or one that was killed and may be restarted. Dropping it kills everything it started.
 #[derive(Debug)]
 pub struct TestNode {
     program: PathBuf,
@@ -39,7 +39,7 @@ pub struct TestNode {
     env: Vec<(OsString, OsString)>,
     running: Option<LaunchedNode>,
     dirs: Dirs,
-    // Last: removed after everything that uses it has ended.
+    // The last field: removed after everything that uses it has ended.
     base: TempDir,
 }
 
@@ -67,7 +67,7 @@ impl TestNodeBuilder {
         self
     }
 
-    /// The node's state goes here, and is the test's to remove.
+    /// Sets the state directory. The test must remove it.
     #[must_use]
     pub fn state_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.state = Some(path.into());
@@ -81,15 +81,15 @@ impl TestNodeBuilder {
         Ok(node)
     }
 
-    /// Only the directories: the node is started by [`TestNode::restart`] or by a first client.
+    /// Creates only the directories. [`TestNode::restart`] or a first client starts the node.
     pub fn prepare(self) -> anyhow::Result<TestNode> {
         let base = tempfile::Builder::new().prefix("wl-").rand_bytes(6).tempdir_in("/tmp")?;
         let state = self.state.unwrap_or_else(|| base.path().join("s"));
         let dirs = Dirs::at(base.path().join("r"), state)?;
         let environments = base.path().join("environments.json");
-        let entry = json!({"interpreter": python(), "pool": WAITING});
+        let entry = json!({"interpreter": python(), "pool": POOL_SIZE});
         std::fs::write(&environments, json!({"version": 1, "environments": [entry]}).to_string())?;
-        // First: what a test says of its own comes later, and wins.
+        // The default comes first: a later value that the test sets overrides it.
         let mut env = vec![("WINDLASS_ENVIRONMENTS".into(), environments.into())];
         env.extend(self.env);
         Ok(TestNode { program: self.program, args: self.args, env, running: None, dirs, base })
@@ -105,14 +105,14 @@ impl TestNode {
             env: Vec::new(),
             state: None,
         };
-        // Whatever servers the user has: a test names its own.
+        // Ignore the MCP servers of the user who runs the tests.
         builder
             .env("PATH", search_path())
             .env("WINDLASS_MCP_CONFIG", "/dev/null")
-            .env("WINDLASS_START", wanted_start())
+            .env("WINDLASS_START", start_method())
     }
 
-    /// A node with nothing special about it.
+    /// A node with the default settings.
     pub async fn start(program: impl Into<PathBuf>) -> anyhow::Result<Self> {
         Self::builder(program).start().await
     }
@@ -122,21 +122,21 @@ impl TestNode {
         Ok(Client::connect(self.dirs.clone(), StartNode::Never).await?)
     }
 
-    /// A new client that may start the node.
+    /// A new client that starts the node if none is running.
     pub async fn starting_client(&self) -> anyhow::Result<Client> {
         let start = StartNode::IfAbsent { program: self.program.clone(), args: Vec::new() };
         Ok(Client::connect(self.dirs.clone(), start).await?)
     }
 
-    /// A session on a real Python, in a workspace of its own.
+    /// A session with the tests' Python, in a new workspace.
     pub async fn session(&self, client: &Client) -> anyhow::Result<Session> {
         Ok(client.create_session(&Self::create()).await?.session)
     }
 
-    /// What [`TestNode::session`] asks for, to be changed by a test.
+    /// The request of [`TestNode::session`]. The test may change it.
     pub fn create() -> CreateSession {
         let interpreter = python().to_string_lossy().into_owned();
-        // The way to gates; everything else is as for everybody.
+        // The default policy, plus access to the gates.
         let gates = gates_dir().map(|dir| dir.to_string_lossy().into_owned()).into_iter().collect();
         let policy = PolicyRequest { writable: gates, ..PolicyRequest::default() };
         CreateSession {
@@ -150,7 +150,7 @@ impl TestNode {
         &self.dirs
     }
 
-    /// The directory around the node's two; a test may put files of its own there.
+    /// The parent of the node's two directories. A test may put files there.
     pub fn base(&self) -> &Path {
         self.base.path()
     }
@@ -159,20 +159,20 @@ impl TestNode {
         &self.program
     }
 
-    /// What the names of the node's cgroups begin with.
+    /// The prefix of the names of the node's cgroups.
     pub fn cgroup_prefix(&self) -> String {
         cgroup::prefix_of(&self.dirs.runtime)
     }
 
-    /// The node's process.
+    /// The pid of the node.
     ///
     /// # Panics
-    /// When no node was started by this, or it was stopped or killed.
+    /// When this did not start the node, or the node was stopped or killed.
     pub fn pid(&self) -> u32 {
-        self.running.as_ref().expect("the node runs").pid
+        self.running.as_ref().expect("the node is running").pid
     }
 
-    /// Kills the node as a crash would, and waits until it is gone. Keepers live on.
+    /// Kills the node with SIGKILL and waits until it has exited. Keepers keep running.
     pub fn kill9(&mut self) {
         if let Some(mut node) = self.running.take() {
             processes::kill(node.pid);
@@ -181,7 +181,7 @@ impl TestNode {
         }
     }
 
-    /// Starts the node again in the same directories; kills it first if it runs.
+    /// Starts the node again in the same directories. Kills it first if it is running.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
         self.kill9();
         let node = launch_node(&self.program, &self.dirs, &self.args, &self.env).await?;
@@ -192,22 +192,22 @@ impl TestNode {
         Ok(())
     }
 
-    /// What the node has started for its sessions, once nothing that it keeps ready is on its way.
+    /// The processes of the node's sessions, read after all environments are ready.
     pub async fn session_processes(&self) -> anyhow::Result<Vec<u32>> {
         self.await_environments().await?;
         Ok(processes::of_sessions(self.pid()))
     }
 
-    /// Waits until the node has everything ready from which workers can be started.
+    /// Waits until the node's environments (zygotes and pools) are ready.
     pub async fn await_environments(&self) -> anyhow::Result<EnvironmentList> {
         let wait_ms = u64::try_from(READY_WAIT.as_millis())?;
         Ok(self.client().await?.environments(EnvironmentsQuery { wait_ms }).await?)
     }
 
-    /// Stops the node in good order and waits until its process is gone.
+    /// Stops the node by request and waits until its process has exited.
     pub async fn stop(&mut self, sessions: StopSessions) -> anyhow::Result<()> {
         self.client().await?.stop_node(sessions).await?;
-        let mut node = self.running.take().context("the node does not run")?;
+        let mut node = self.running.take().context("the node is not running")?;
         let gone = tokio::task::spawn_blocking(move || {
             let gone = processes::wait_gone(node.pid, STOP_WAIT);
             if gone {
@@ -216,7 +216,7 @@ impl TestNode {
             gone
         });
         if !gone.await? {
-            bail!("the node has not ended within {STOP_WAIT:?}");
+            bail!("the node did not exit within {STOP_WAIT:?}");
         }
         Ok(())
     }
@@ -229,17 +229,17 @@ impl Drop for TestNode {
         if let Some(mut node) = self.running.take() {
             let _ = node.wait();
         }
-        // Nobody will start a node in these directories again that would remove them.
+        // No later node uses these directories, so this removes the leftover cgroups.
         cgroup::sweep(&CgroupSupport::detect(), &cgroup::prefix_of(&self.dirs.runtime), |_| false);
     }
 }
 
-/// How nodes are to start workers: by their programs where it is not said, the same each time.
-fn wanted_start() -> OsString {
+/// How test nodes start workers: `exec` by default, so that every run is the same.
+fn start_method() -> OsString {
     std::env::var_os(START).unwrap_or_else(|| "exec".into())
 }
 
-/// Where the node finds programs: the tests' Python first, and no shims.
+/// The PATH of the node: the tests' Python first, and no shims.
 pub(crate) fn search_path() -> OsString {
     let mut path = OsString::new();
     if let Some(beside) = python().parent() {

@@ -1,4 +1,4 @@
-//! A node of another release, as far as its first answer shows.
+//! A fake node of another release: it answers every request with a status.
 
 use std::io;
 
@@ -8,18 +8,18 @@ use tokio::task::JoinHandle;
 
 use crate::TestNode;
 
-/// Fields that a newer node may say and this client does not know are no obstacle.
+/// The status of a newer node. It has fields that this client does not know and must ignore.
 const STATUS: &str = r#"{"version":"9.9.9","api":"1.7","pid":7,"epoch":1,"started_at_ms":1,
     "sessions":0,"runtime_dir":"/r","state_dir":"/s","news":{"of":"the future"}}"#;
 
-/// Listens where the node of a place would, until it is dropped.
+/// Listens on the socket of a [`TestNode`] until it is dropped.
 #[derive(Debug)]
 pub struct OddNode(JoinHandle<()>);
 
 impl OddNode {
-    /// Every answer has the line `header`, which says the version that it speaks.
-    pub fn start(place: &TestNode, header: &'static str) -> io::Result<Self> {
-        let listener = UnixListener::bind(place.dirs().socket())?;
+    /// Every reply contains the line `header` with the protocol version.
+    pub fn start(node: &TestNode, header: &'static str) -> io::Result<Self> {
+        let listener = UnixListener::bind(node.dirs().socket())?;
         Ok(Self(tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(answer(stream, header));
@@ -35,10 +35,10 @@ impl Drop for OddNode {
 }
 
 async fn answer(mut stream: UnixStream, header: &str) {
-    let mut heard = Vec::new();
-    while !heard.ends_with(b"\r\n\r\n") {
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
         match stream.read_u8().await {
-            Ok(byte) => heard.push(byte),
+            Ok(byte) => request.push(byte),
             Err(_) => return,
         }
     }

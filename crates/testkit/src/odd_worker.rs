@@ -1,5 +1,5 @@
-//! Workers that misbehave on purpose: scripts in the place of an interpreter, which speak the
-//! worker protocol by themselves and as badly as a test wants.
+//! Workers that misbehave on purpose: scripts that take the place of an interpreter and speak the worker
+//! protocol themselves, with the faults that a test needs.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -9,9 +9,9 @@ use windlass_client::protocol::api::CreateSession;
 
 use crate::python::python;
 
-/// What every odd worker has: `frame` makes a message, `send` writes messages in one call, `ready`
-/// says the first word, `read_frame` waits for a message, `turns` gives each turn as
-/// `(number, code)`. SIGINT does nothing: interrupts are read as frames, by whoever wants to.
+/// Functions of every odd worker: `frame` builds a message, `send` writes messages in one call, `ready` sends
+/// `worker_ready`, `read_frame` waits for a message, `turns` yields each turn as `(number, code)`. SIGINT is
+/// ignored; a script that handles interrupts reads them as frames.
 const PRELUDE: &str = r#"
 import json, os, select, signal, socket, struct, sys, time
 
@@ -64,7 +64,7 @@ def turns():
                 yield header["turn"], whole
 "#;
 
-/// Writes a worker to `place`, and gives what creates a session on it.
+/// Writes a worker script to the directory `place`, and returns a request for a session that uses it.
 pub fn odd_worker(place: &Path, name: &str, script: &str) -> io::Result<CreateSession> {
     let path = place.join(format!("{name}.py"));
     std::fs::write(&path, format!("#!{}\n{PRELUDE}\n{script}", python().display()))?;

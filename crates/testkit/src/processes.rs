@@ -1,5 +1,5 @@
-//! Facts about processes, from `/proc`, and their certain end. Zombies count as gone: they hold
-//! nothing but a number.
+//! Reads facts about processes from `/proc`, and kills processes reliably. Zombies count as gone: they hold
+//! nothing but a pid.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-/// Rounds of looking for what a killed process may have started meanwhile.
+/// Maximum rounds of looking for new children of killed processes.
 const KILL_ROUNDS_MAX: usize = 50;
 
-/// How long a killed process may take to go.
+/// How long a killed process may take to exit.
 const GONE_WAIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Process {
+pub struct ProcessInfo {
     pub pid: u32,
     pub parent: u32,
     pub state: char,
 }
 
 /// Every process that is not a zombie.
-pub fn all() -> Vec<Process> {
+pub fn all() -> Vec<ProcessInfo> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -33,22 +33,22 @@ pub fn all() -> Vec<Process> {
         .collect()
 }
 
-/// What keepers are called: with a session, and while their worker waits for one.
+/// Names of keeper processes: with a session, and with a pooled worker.
 const KEEPER: &str = "windlass-keeper";
-const WAITING: &str = "windlass-wait";
+const POOLED: &str = "windlass-wait";
 
-/// Whether the process exists and is no zombie.
+/// Whether the process exists and is not a zombie.
 pub fn alive(pid: u32) -> bool {
     process(pid).is_some_and(|process| !matches!(process.state, 'Z' | 'X'))
 }
 
-/// The processes started by `pid`, and by those, and so on.
-pub fn below(pid: u32) -> Vec<u32> {
-    below_in(&all(), &BTreeSet::from([pid])).into_iter().collect()
+/// The children of `pid`, their children, and so on.
+pub fn descendants(pid: u32) -> Vec<u32> {
+    descendants_in(&all(), &BTreeSet::from([pid])).into_iter().collect()
 }
 
-/// The nodes of a place. A child of one that has not run its own program yet looks like it, and is
-/// none; such a child may be gone a moment later, so parents are read with the processes.
+/// The nodes whose directories are below `place`. A child of a node that has not called exec yet looks like a
+/// node and does not count. Such a child may vanish at once, so parents are read together with the processes.
 pub fn nodes(place: &Path) -> BTreeSet<u32> {
     let sockets = sockets_below(place);
     let is_node = |pid: u32| arguments(pid).get(1).is_some_and(|argument| argument == "node");
@@ -61,55 +61,54 @@ pub fn nodes(place: &Path) -> BTreeSet<u32> {
 
 /// The nurseries below the node `node`: one, or none before the first session.
 pub fn nurseries(node: u32) -> Vec<u32> {
-    // Keepers are forked from it and have its arguments, but their own name.
+    // Keepers are forked from the nursery and have its arguments, but another name.
     let is_nursery = |pid: &u32| {
         arguments(*pid).get(1).is_some_and(|argument| argument == "nursery")
-            && name(*pid).is_some_and(|name| name != KEEPER && name != WAITING)
+            && name(*pid).is_some_and(|name| name != KEEPER && name != POOLED)
     };
     children(node).into_iter().filter(is_nursery).collect()
 }
 
-/// Keepers below the node `node` whose workers wait for a session.
-pub fn waiting(node: u32) -> Vec<u32> {
-    let is_waiting = |pid: &u32| name(*pid).is_some_and(|name| name == WAITING);
-    children(node).into_iter().filter(is_waiting).collect()
+/// Keepers of pooled workers below the node `node`.
+pub fn pooled_keepers(node: u32) -> Vec<u32> {
+    let is_pooled = |pid: &u32| name(*pid).is_some_and(|name| name == POOLED);
+    children(node).into_iter().filter(is_pooled).collect()
 }
 
-/// What the node `node` keeps ready for sessions that are still to come: its nursery, zygotes, and
-/// those who wait.
+/// Processes that the node `node` keeps ready for future sessions: nursery, zygotes and pooled workers.
 pub fn kept_ready(node: u32) -> BTreeSet<u32> {
     let nurseries = nurseries(node);
     let is_zygote = |pid: &u32| name(*pid).is_some_and(|name| !name.starts_with("windlass"));
     let zygotes = nurseries.iter().flat_map(|pid| children(*pid)).filter(is_zygote);
-    let roots: BTreeSet<u32> = zygotes.chain(waiting(node)).collect();
-    let below = below_in(&all(), &roots);
+    let roots: BTreeSet<u32> = zygotes.chain(pooled_keepers(node)).collect();
+    let below = descendants_in(&all(), &roots);
     below.into_iter().chain(roots).chain(nurseries).collect()
 }
 
-/// What the node `node` has started for its sessions: everything below it but what it keeps ready.
+/// Processes of the sessions of the node `node`: all its descendants except those in [`kept_ready`].
 pub fn of_sessions(node: u32) -> Vec<u32> {
     let kept_ready = kept_ready(node);
-    below(node).into_iter().filter(|pid| !kept_ready.contains(pid)).collect()
+    descendants(node).into_iter().filter(|pid| !kept_ready.contains(pid)).collect()
 }
 
-/// The pid namespace that a process is in.
+/// The inode of the pid namespace of a process.
 pub fn pid_namespace(pid: u32) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
     Some(fs::metadata(format!("/proc/{pid}/ns/pid")).ok()?.ino())
 }
 
-/// What tools that list processes call `pid`.
+/// The name of `pid` in process lists.
 pub fn name(pid: u32) -> Option<String> {
     Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned())
 }
 
-/// What a keeper started, without what belongs to the keeper itself: a sandbox's init.
+/// The worker processes of a keeper: its descendants without the init process of the sandbox.
 pub fn workers(keeper: u32) -> Vec<u32> {
     let own = arguments(keeper);
-    below(keeper).into_iter().filter(|pid| arguments(*pid) != own).collect()
+    descendants(keeper).into_iter().filter(|pid| arguments(*pid) != own).collect()
 }
 
-/// The children of `pid` that it has not reaped, zombies too.
+/// The children of `pid`, including zombies that it has not reaped.
 pub fn children(pid: u32) -> Vec<u32> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let lists =
@@ -121,13 +120,13 @@ pub fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Every process that belongs to `place`, as [`end_all`] means it.
+/// Every process that belongs to `place`; [`end_all`] defines that.
 pub fn belonging(place: &Path) -> BTreeSet<u32> {
     let sockets = sockets_below(place);
     all().into_iter().map(|p| p.pid).filter(|pid| belongs(*pid, place, &sockets)).collect()
 }
 
-/// Whether `wanted` is in the environment or the arguments of `pid`; never in this process's.
+/// Whether `wanted` is in the environment or the arguments of `pid`. False for this process itself.
 pub fn mentions(pid: u32, wanted: &[u8]) -> bool {
     pid != std::process::id()
         && ["environ", "cmdline"].iter().any(|file| {
@@ -143,8 +142,8 @@ pub fn arguments(pid: u32) -> Vec<String> {
     whole.split(|byte| *byte == 0).map(|one| String::from_utf8_lossy(one).into_owned()).collect()
 }
 
-/// The number that `seer` knows `pid` by: it has one where both are in the same pid namespace, or
-/// `pid` is in one below.
+/// The pid of `pid` as the process `seer` sees it. `None` unless both are in the same pid namespace or `pid`
+/// is in a child namespace.
 pub fn number_seen_by(seer: u32, pid: u32) -> Option<u32> {
     let (seers, numbers) = (namespace_numbers(seer), namespace_numbers(pid));
     let depth = seers.len().checked_sub(1)?;
@@ -153,22 +152,22 @@ pub fn number_seen_by(seer: u32, pid: u32) -> Option<u32> {
     reached.then(|| numbers.get(depth).copied()).flatten()
 }
 
-/// The memory that `pid` holds.
+/// The resident memory of `pid`.
 pub fn rss_bytes(pid: u32) -> Option<u64> {
     status_kib(pid, "VmRSS:").map(|kib| kib * 1024)
 }
 
-/// The most memory that `pid` has held so far.
+/// The peak resident memory of `pid`.
 pub fn peak_rss_bytes(pid: u32) -> Option<u64> {
     status_kib(pid, "VmHWM:").map(|kib| kib * 1024)
 }
 
-/// Open descriptors of `pid`.
+/// Number of open descriptors of `pid`.
 pub fn descriptors(pid: u32) -> Option<usize> {
     Some(fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count())
 }
 
-/// Waits until the process has ended, up to `deadline`; whether it has.
+/// Waits up to `deadline` until the process has exited, and returns whether it has.
 pub fn wait_gone(pid: u32, deadline: Duration) -> bool {
     let Some(handle) = handle(pid) else { return true };
     let Ok(process) = pidfd_open(handle, PidfdFlags::empty()) else { return true };
@@ -176,8 +175,8 @@ pub fn wait_gone(pid: u32, deadline: Duration) -> bool {
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let Ok(wait) = Timespec::try_from(left) else { return false };
-        let mut asked = [PollFd::new(&process, PollFlags::IN)];
-        match poll(&mut asked, Some(&wait)) {
+        let mut watched = [PollFd::new(&process, PollFlags::IN)];
+        match poll(&mut watched, Some(&wait)) {
             Ok(0) => return false,
             Ok(_) => return true,
             Err(rustix::io::Errno::INTR) => {}
@@ -186,30 +185,30 @@ pub fn wait_gone(pid: u32, deadline: Duration) -> bool {
     }
 }
 
-/// Kills one process, if it is there.
+/// Kills one process if it exists.
 pub fn kill(pid: u32) {
     if let Some(handle) = handle(pid) {
         let _ = kill_process(handle, Signal::KILL);
     }
 }
 
-/// Stops one process, as Ctrl-Z would, and nothing can prevent it. Killing it still works.
+/// Sends SIGSTOP to one process. The process can still be killed.
 pub fn stop(pid: u32) {
     if let Some(handle) = handle(pid) {
         let _ = kill_process(handle, Signal::STOP);
     }
 }
 
-/// Lets a stopped process go on.
-pub fn go_on(pid: u32) {
+/// Sends SIGCONT to a stopped process.
+pub fn resume(pid: u32) {
     if let Some(handle) = handle(pid) {
         let _ = kill_process(handle, Signal::CONT);
     }
 }
 
-/// Kills `roots`, whatever else belongs to `place`, and everything below any of them, until
-/// nothing of it is left. Belonging is to have `place` in the environment, in the arguments, as
-/// working directory, or to hold a file or socket in it open.
+/// Kills `roots`, every process that belongs to `place`, and all their descendants, until none is left. A
+/// process belongs to `place` if `place` is in its environment, its arguments or its working directory, or if
+/// it has a file or socket below `place` open.
 pub fn end_all(roots: &[u32], place: &Path) {
     let own = std::process::id();
     let mut known: BTreeSet<u32> = roots.iter().copied().collect();
@@ -217,7 +216,7 @@ pub fn end_all(roots: &[u32], place: &Path) {
         let running = all();
         let sockets = sockets_below(place);
         known.extend(running.iter().map(|p| p.pid).filter(|pid| belongs(*pid, place, &sockets)));
-        let below = below_in(&running, &known);
+        let below = descendants_in(&running, &known);
         known.extend(below);
         known.retain(|pid| *pid != own && running.iter().any(|process| process.pid == *pid));
         if known.is_empty() {
@@ -232,20 +231,20 @@ pub fn end_all(roots: &[u32], place: &Path) {
     }
 }
 
-fn process(pid: u32) -> Option<Process> {
+fn process(pid: u32) -> Option<ProcessInfo> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
-    // The name is in brackets and may hold anything; what follows the last one is well formed.
+    // The name is in parentheses and may contain any character. The fields follow the last parenthesis.
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
     let mut state = fields.next()?.chars().next()?;
     if state == 'Z' && fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|all| all.count() > 1) {
-        // Only its first thread has ended.
+        // Only the first thread has ended.
         state = 'S';
     }
-    Some(Process { pid, parent: fields.next()?.parse().ok()?, state })
+    Some(ProcessInfo { pid, parent: fields.next()?.parse().ok()?, state })
 }
 
-fn below_in(running: &[Process], roots: &BTreeSet<u32>) -> BTreeSet<u32> {
+fn descendants_in(running: &[ProcessInfo], roots: &BTreeSet<u32>) -> BTreeSet<u32> {
     let mut found = BTreeSet::new();
     loop {
         let before = found.len();
@@ -262,7 +261,7 @@ fn below_in(running: &[Process], roots: &BTreeSet<u32>) -> BTreeSet<u32> {
 }
 
 fn belongs(pid: u32, place: &Path, sockets: &BTreeSet<String>) -> bool {
-    // A client of the test is not part of the node.
+    // The test process has files of the node open but does not belong to it.
     if pid == std::process::id() {
         return false;
     }
@@ -278,7 +277,7 @@ fn belongs(pid: u32, place: &Path, sockets: &BTreeSet<String>) -> bool {
             .is_ok_and(|mut links| links.any(|link| link.is_ok_and(|link| open(&link.path()))))
 }
 
-/// The sockets bound below `place`, as `/proc/PID/fd` names them.
+/// The sockets bound below `place`, in the form of `/proc/PID/fd`.
 fn sockets_below(place: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     text.lines()
@@ -290,7 +289,7 @@ fn sockets_below(place: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// The numbers of a process, from this namespace's to its own.
+/// The pids of a process, from this pid namespace down to its own.
 fn namespace_numbers(pid: u32) -> Vec<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();

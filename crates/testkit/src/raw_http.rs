@@ -1,5 +1,5 @@
-//! HTTP by hand, for tests that care which bytes are written when: a request in pieces, two in one
-//! write, a client that is gone before its answer.
+//! HTTP by hand, for tests that control which bytes are written when: a request in pieces, two requests in
+//! one write, a client that disconnects before the reply.
 
 use std::io;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
-/// The bytes of a request. It asks to keep the connection.
+/// The bytes of a request that keeps the connection open.
 pub fn request(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let mut bytes = format!(
@@ -36,7 +36,7 @@ impl RawHttp {
         self.stream.get_mut().write_all(bytes).await
     }
 
-    /// The next answer: its status and its JSON. Only for answers that say their length.
+    /// The next reply: its status and its JSON. Only for replies with a content-length.
     pub async fn answer(&mut self) -> io::Result<(u16, Value)> {
         let broken = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
         let status = self.line().await?;
@@ -54,7 +54,7 @@ impl RawHttp {
                 length = value.trim().parse().ok();
             }
         }
-        let length = length.ok_or_else(|| broken("an answer without a length".to_owned()))?;
+        let length = length.ok_or_else(|| broken("a reply without content-length".to_owned()))?;
         let mut body = vec![0; length];
         self.stream.read_exact(&mut body).await?;
         Ok((code, serde_json::from_slice(&body).map_err(io::Error::other)?))

@@ -1,12 +1,12 @@
-//! How a test says that it could not run on this machine.
+//! How a test reports that it cannot run on this machine.
 
 use std::fmt::Display;
 
-/// What starts the line that `cargo xtask contract` reads from a test's output.
+/// Prefix of the line that `cargo xtask contract` reads from the output of a test.
 const MARK: &str = "contract-skip: ";
 
-/// Says that the calling test, or a part of it, could not run here, and why. The caller returns after
-/// it. `cargo xtask contract` then counts the contract's line as skipped, never as passed.
+/// Reports that the calling test, or a part of it, cannot run here, and why. The caller returns afterwards.
+/// `cargo xtask contract` then counts the line of the contract as skipped, never as passed.
 pub fn skip(reason: impl Display) {
     println!("{MARK}{}", reason.to_string().replace('\n', " "));
 }

@@ -1,5 +1,5 @@
-//! A tool host for tests: offers tools by name, answers each call in a task of its own, and tells
-//! what was asked of it.
+//! A tool host for tests: offers tools by name, answers each call in a separate task, and reports the calls
+//! and cancellations.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,58 +9,58 @@ use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 use tokio::task::JoinHandle;
 use windlass_client::protocol::SessionId;
 use windlass_client::protocol::host::{CancelReason, Declaration, ToolError, ToolOffer, Within};
-use windlass_client::tools::{HostMessage, ToolHost as Attached, ToolScope};
+use windlass_client::tools::{HostMessage, ToolHost, ToolScope};
 use windlass_client::{Client, ClientError};
 
-/// What a tool answers.
-pub type Offered = Result<Value, ToolError>;
+/// The reply of a tool.
+pub type ToolAnswer = Result<Value, ToolError>;
 
 /// One call of a tool.
 #[derive(Debug, Clone)]
-pub struct Call {
+pub struct TestToolCall {
     pub name: String,
     pub arguments: Value,
     within: Within,
     cancelled: watch::Receiver<bool>,
 }
 
-/// Goes when it is dropped, with its connection and all that it was at.
+/// A connected tool host. Dropping it closes the connection and drops all running calls.
 #[derive(Debug)]
-pub struct ToolHost {
+pub struct TestToolHost {
     serving: JoinHandle<()>,
     called: AsyncMutex<mpsc::UnboundedReceiver<String>>,
     cancels: watch::Receiver<Vec<CancelReason>>,
 }
 
-impl Call {
-    /// Which call it is, for [`Client::within`].
+impl TestToolCall {
+    /// The id of the call, for [`Client::within`].
     pub fn within(&self) -> &Within {
         &self.within
     }
 
-    /// Until nobody waits for the answer any more.
+    /// Waits until the call is cancelled.
     pub async fn cancelled(&self) {
         let mut cancelled = self.cancelled.clone();
-        // A host that is gone has nobody who waits.
+        // An error means that the host is gone, which cancels its calls too.
         let _ = cancelled.wait_for(|cancelled| *cancelled).await;
     }
 
-    /// An error of the tool's own.
+    /// An error that the tool raises.
     pub fn error(&self, kind: &str, message: &str) -> ToolError {
         ToolError { message: message.to_owned(), code: None, kind: Some(kind.to_owned()) }
     }
 }
 
-impl ToolHost {
-    /// Offers tools of these names to one session; each takes any arguments.
+impl TestToolHost {
+    /// Offers tools with these names to one session. Each tool accepts any arguments.
     pub async fn offer<F>(
         client: &Client,
         session: &SessionId,
         names: &[&str],
-        answer: impl Fn(Call) -> F + Send + 'static,
+        answer: impl Fn(TestToolCall) -> F + Send + 'static,
     ) -> Result<Self, ClientError>
     where
-        F: Future<Output = Offered> + Send + 'static,
+        F: Future<Output = ToolAnswer> + Send + 'static,
     {
         Self::offer_to(client, &ToolScope::Session(session.clone()), names, answer).await
     }
@@ -69,10 +69,10 @@ impl ToolHost {
         client: &Client,
         scope: &ToolScope,
         names: &[&str],
-        answer: impl Fn(Call) -> F + Send + 'static,
+        answer: impl Fn(TestToolCall) -> F + Send + 'static,
     ) -> Result<Self, ClientError>
     where
-        F: Future<Output = Offered> + Send + 'static,
+        F: Future<Output = ToolAnswer> + Send + 'static,
     {
         let tools = names.iter().map(|name| ToolOffer {
             name: (*name).to_owned(),
@@ -80,7 +80,7 @@ impl ToolHost {
             input_schema: None,
             deadline_ms: None,
         });
-        let mut host = Attached::attach(client, scope).await?;
+        let mut host = ToolHost::attach(client, scope).await?;
         host.declare(&Declaration { tools: tools.collect() }).await?;
         let (tell_called, called) = mpsc::unbounded_channel();
         let (tell_cancels, cancels) = watch::channel(Vec::new());
@@ -88,7 +88,7 @@ impl ToolHost {
         Ok(Self { serving, called: AsyncMutex::new(called), cancels })
     }
 
-    /// Waits until the tool is called: each call is told once.
+    /// Waits until the tool is called. Reports each call once.
     ///
     /// # Panics
     /// When another tool is called, or the host is gone.
@@ -97,18 +97,18 @@ impl ToolHost {
         assert_eq!(called.as_deref(), Some(name), "another tool was called");
     }
 
-    /// Waits until so many calls were cancelled, and says why each was.
+    /// Waits until `count` calls were cancelled, and returns the reasons.
     ///
     /// # Panics
     /// When the host is gone before that.
     pub async fn cancels(&self, count: usize) -> Vec<CancelReason> {
         let mut cancels = self.cancels.clone();
         let cancels = cancels.wait_for(|cancels| cancels.len() >= count).await;
-        cancels.expect("the host is there").clone()
+        cancels.expect("the host is connected").clone()
     }
 }
 
-impl Drop for ToolHost {
+impl Drop for TestToolHost {
     fn drop(&mut self) {
         self.serving.abort();
     }
@@ -117,24 +117,25 @@ impl Drop for ToolHost {
 type Open = Arc<Mutex<HashMap<Within, watch::Sender<bool>>>>;
 
 async fn serve<F>(
-    mut host: Attached,
-    answer: impl Fn(Call) -> F,
+    mut host: ToolHost,
+    answer: impl Fn(TestToolCall) -> F,
     called: mpsc::UnboundedSender<String>,
     cancels: watch::Sender<Vec<CancelReason>>,
 ) where
-    F: Future<Output = Offered> + Send + 'static,
+    F: Future<Output = ToolAnswer> + Send + 'static,
 {
     let open = Open::default();
     loop {
         match host.next().await {
             HostMessage::Call(call) => {
-                // Nobody may be listening.
+                // Sending fails if the test dropped the host.
                 let _ = called.send(call.name.clone());
                 let (cancel, cancelled) = watch::channel(false);
                 let within = call.call.clone();
                 open.lock().unwrap_or_else(PoisonError::into_inner).insert(within.clone(), cancel);
                 let arguments = serde_json::from_slice(&call.arguments).unwrap_or_default();
-                let asked = Call { name: call.name, arguments, within: within.clone(), cancelled };
+                let asked =
+                    TestToolCall { name: call.name, arguments, within: within.clone(), cancelled };
                 let (answering, answers, open) = (answer(asked), host.answers(), open.clone());
                 tokio::spawn(async move {
                     let answer = answering.await;

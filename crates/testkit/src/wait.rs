@@ -1,4 +1,4 @@
-//! Waits with a deadline, for what says by itself when it has happened. Never a sleep.
+//! Waits with a deadline, on events and futures. Never sleeps or polls.
 
 use std::panic::Location;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use windlass_client::Client;
 use windlass_client::protocol::api::{EventItem, Turn, TurnQuery, TurnState};
 use windlass_client::protocol::{Seq, SessionId, TurnId};
 
-/// What `future` gives, or a panic at the caller's line when that takes longer than `deadline`.
+/// The output of `future`. Panics with the caller's line if the future takes longer than `deadline`.
 #[track_caller]
 pub fn within<F: Future>(deadline: Duration, future: F) -> impl Future<Output = F::Output> {
     let caller = Location::caller();
@@ -20,7 +20,7 @@ pub fn within<F: Future>(deadline: Duration, future: F) -> impl Future<Output = 
     }
 }
 
-/// The first event after `after` that is `wanted`.
+/// The first event after `after` that satisfies `wanted`.
 pub async fn wait_for_event(
     client: &Client,
     session: &SessionId,
@@ -35,14 +35,14 @@ pub async fn wait_for_event(
                 return Ok(item);
             }
         }
-        bail!("session {session} ended without that event")
+        bail!("session {session} ended without the expected event")
     };
     tokio::time::timeout(deadline, search)
         .await
-        .with_context(|| format!("no such event of {session} within {deadline:?}"))?
+        .with_context(|| format!("no expected event of {session} within {deadline:?}"))?
 }
 
-/// The turn once it has ended.
+/// Waits until the turn has ended, and returns it.
 pub async fn turn_ended(
     client: &Client,
     session: &SessionId,
@@ -53,9 +53,9 @@ pub async fn turn_ended(
     let query = TurnQuery { wait_ms, output_bytes_max: None };
     let seen = tokio::time::timeout(deadline, client.turn(session, turn, query))
         .await
-        .with_context(|| format!("turn {turn} did not answer within {deadline:?}"))??;
+        .with_context(|| format!("no reply about turn {turn} within {deadline:?}"))??;
     if seen.state != TurnState::Ended {
-        bail!("turn {turn} of {session} has not ended within {deadline:?}: {:?}", seen.state);
+        bail!("turn {turn} of {session} did not end within {deadline:?}: {:?}", seen.state);
     }
     Ok(seen)
 }

@@ -1,4 +1,4 @@
-//! The helpers themselves: nothing that they start stays.
+//! Tests of the helpers themselves: no process that they start is left behind.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn load_ends_when_it_is_dropped() {
 fn whatever_belongs_to_a_test_node_ends_with_it() {
     let node = TestNode::builder("/bin/true").prepare().unwrap();
     let place = node.base().to_owned();
-    // A grandchild that no longer has its parent, and shows where it belongs only by its directory.
+    // An orphaned grandchild. Only its working directory shows that it belongs to the node.
     let mut parent = Command::new("/bin/sh")
         .args(["-c", "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $!"])
         .current_dir(&place)
@@ -39,7 +39,7 @@ fn whatever_belongs_to_a_test_node_ends_with_it() {
 fn facts_about_processes_are_read() {
     let own = std::process::id();
     let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
-    assert!(processes::below(own).contains(&child.id()));
+    assert!(processes::descendants(own).contains(&child.id()));
     assert!(processes::rss_bytes(own).unwrap() > 100_000);
     assert!(processes::descriptors(own).unwrap() >= 3);
     processes::kill(child.id());

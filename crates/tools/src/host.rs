@@ -1,5 +1,6 @@
-//! One attached tool host, as the rest of the node sees it: what waits to be sent to it, bounded,
-//! and who has called it. Sends nothing itself: a door takes the messages out, one at a time.
+//! One attached tool host, as the rest of the node sees it: a bounded queue of messages to the host,
+//! and the sessions that have called it. Sends nothing itself: the HTTP door takes the messages out of
+//! the queue one at a time.
 
 use std::collections::{HashSet, VecDeque};
 use std::future::poll_fn;
@@ -14,141 +15,140 @@ use windlass_protocol::{CallNo, SessionId, TurnNo};
 
 use super::hub::HostId;
 
-/// Control messages that may wait for one host: each of its sessions' calls given up at once, with
-/// room. A host that lets more of them wait is dropped as too slow.
-const CONTROLS_MAX: usize = 8 * 1024;
+/// Maximum number of control messages in the queue of one host. It is enough to cancel all calls of its
+/// sessions at once. A host with more waiting messages is dropped as too slow.
+const CONTROL_MESSAGES_MAX: usize = 8 * 1024;
 
-/// What a waiting message counts beside its body: about what it takes in memory.
+/// What a queued message counts besides its body: about its size in memory.
 const MESSAGE_BYTES: usize = 256;
 
-/// See the module's first lines.
 #[derive(Debug)]
-pub struct Host {
+pub struct AttachedHost {
     id: HostId,
-    waiting: Mutex<Waiting>,
-    /// Of the one task that takes messages out.
+    queue: Mutex<HostQueue>,
+    /// Wakes the one task that takes messages out of the queue.
     waker: AtomicWaker,
     callers: Mutex<HashSet<SessionId>>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    first: VecDeque<ToHost>,
-    data: VecDeque<Sent>,
+struct HostQueue {
+    control: VecDeque<ToHost>,
+    data: VecDeque<OutboundMessage>,
     bytes: usize,
-    /// Calls of which some has been taken out, and not all.
-    begun: HashSet<CallName>,
-    ended: Option<Ending>,
+    /// Calls of which some messages were taken out of the queue, but not the last one.
+    begun: HashSet<CallKey>,
+    ended: Option<DetachReason>,
 }
 
 /// A message for a host, and its body.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sent {
+pub struct OutboundMessage {
     pub message: ToHost,
     pub body: Bytes,
 }
 
-/// Why a host is let go of.
+/// Why the node detaches a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
-    /// It does not read what it is sent.
+pub enum DetachReason {
+    /// The host does not read its messages.
     TooSlow,
-    /// The only session that could call it is over.
+    /// The only session that could call the host has ended.
     SessionOver,
-    /// It said something that is no frame.
+    /// The host sent a message that is not a frame.
     NotAFrame,
-    /// It sent text.
+    /// The host sent a text message.
     NotBinary,
-    /// What it is to be told fits no frame.
-    Unspeakable,
-    /// It is to look for the next node.
+    /// A message to the host does not fit into a frame.
+    Unencodable,
+    /// The node stops; the host should connect to the next node.
     NodeStops,
 }
 
-type CallName = (SessionId, TurnNo, CallNo);
+type CallKey = (SessionId, TurnNo, CallNo);
 
-/// More waits for this host than may.
+/// The host's queue is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{TOOL_HOST_BYTES_MAX} bytes of calls wait for the tool's host already")]
-pub struct Full;
+#[error("the tool host has more than {TOOL_HOST_BYTES_MAX} bytes of unread calls")]
+pub struct QueueFull;
 
-impl Host {
+impl AttachedHost {
     pub fn new(id: HostId) -> Self {
-        Self { id, waiting: Mutex::default(), waker: AtomicWaker::new(), callers: Mutex::default() }
+        Self { id, queue: Mutex::default(), waker: AtomicWaker::new(), callers: Mutex::default() }
     }
 
     pub fn id(&self) -> HostId {
         self.id
     }
 
-    /// Data: frames of calls, in order. When there is no room, nothing is queued.
-    pub fn send(&self, message: &ToHost, body: Bytes) -> Result<(), Full> {
+    /// Queues data: frames of calls, in order. When the queue is full, nothing is queued.
+    pub fn send(&self, message: &ToHost, body: Bytes) -> Result<(), QueueFull> {
         let bytes = MESSAGE_BYTES + body.len();
-        let mut waiting = self.waiting();
-        if waiting.bytes + bytes > TOOL_HOST_BYTES_MAX {
-            return Err(Full);
+        let mut queue = self.queue();
+        if queue.bytes + bytes > TOOL_HOST_BYTES_MAX {
+            return Err(QueueFull);
         }
-        // To one that is let go of nothing is sent; its callers are told so when it is gone.
-        if waiting.ended.is_none() {
-            waiting.bytes += bytes;
-            waiting.data.push_back(Sent { message: message.clone(), body });
+        // A host that is being detached gets no more messages. Its callers learn of it when it is gone.
+        if queue.ended.is_none() {
+            queue.bytes += bytes;
+            queue.data.push_back(OutboundMessage { message: message.clone(), body });
         }
-        drop(waiting);
+        drop(queue);
         self.waker.wake();
         Ok(())
     }
 
-    /// Control: ahead of all data that has not begun. A cancelled call's own data goes no further,
-    /// and a host that has seen nothing of a call does not learn that it was given up.
+    /// Queues a control message ahead of all data. A cancel removes the queued data of its call; if the
+    /// host has received nothing of the call, the cancel itself is dropped too.
     pub fn send_first(&self, message: &ToHost) {
-        let mut waiting = self.waiting();
-        if waiting.ended.is_some() {
+        let mut queue = self.queue();
+        if queue.ended.is_some() {
             return;
         }
         if let Some(call) = cancelled(message)
-            && !waiting.has_seen(&call)
+            && !queue.drop_call(&call)
         {
             return;
         }
-        if waiting.first.len() == CONTROLS_MAX {
-            waiting.end(Ending::TooSlow);
+        if queue.control.len() == CONTROL_MESSAGES_MAX {
+            queue.end(DetachReason::TooSlow);
         } else {
-            waiting.first.push_back(message.clone());
+            queue.control.push_back(message.clone());
         }
-        drop(waiting);
+        drop(queue);
         self.waker.wake();
     }
 
-    /// Lets go of the host: what waits for it is dropped, and the door closes its connection.
-    pub fn end(&self, ending: Ending) {
-        self.waiting().end(ending);
+    /// Detaches the host: drops its queue and makes the HTTP door close its connection.
+    pub fn end(&self, ending: DetachReason) {
+        self.queue().end(ending);
         self.waker.wake();
     }
 
-    pub fn ending(&self) -> Option<Ending> {
-        self.waiting().ended
+    pub fn ending(&self) -> Option<DetachReason> {
+        self.queue().ended
     }
 
-    /// The next message to write, or why there will be none. For one task only.
-    pub async fn next(&self) -> Result<Sent, Ending> {
+    /// Waits for the next message, or for the reason why there will be none. For one task only.
+    pub async fn next(&self) -> Result<OutboundMessage, DetachReason> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// The next message, if one waits.
-    pub fn next_now(&self) -> Option<Sent> {
-        self.waiting().take().and_then(Result::ok)
+    /// The next message, if one is queued.
+    pub fn next_now(&self) -> Option<OutboundMessage> {
+        self.queue().take().and_then(Result::ok)
     }
 
-    fn poll_next(&self, cx: &Context<'_>) -> Poll<Result<Sent, Ending>> {
-        if let Some(next) = self.waiting().take() {
+    fn poll_next(&self, cx: &Context<'_>) -> Poll<Result<OutboundMessage, DetachReason>> {
+        if let Some(next) = self.queue().take() {
             return Poll::Ready(next);
         }
         self.waker.register(cx.waker());
-        // It may have come before the waker was there to be woken.
-        self.waiting().take().map_or(Poll::Pending, Poll::Ready)
+        // A message may have been queued before the waker was registered.
+        self.queue().take().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Sessions that called through this host are remembered, so that they are told when it goes.
+    /// Remembers a session that calls this host, so that the session is told when the host is gone.
     pub fn called_by(&self, session: &SessionId) {
         let mut callers = self.callers();
         if !callers.contains(session) {
@@ -165,8 +165,8 @@ impl Host {
         std::mem::take(&mut self.callers())
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, HostQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn callers(&self) -> MutexGuard<'_, HashSet<SessionId>> {
@@ -174,13 +174,13 @@ impl Host {
     }
 }
 
-impl Waiting {
-    fn take(&mut self) -> Option<Result<Sent, Ending>> {
+impl HostQueue {
+    fn take(&mut self) -> Option<Result<OutboundMessage, DetachReason>> {
         if let Some(ending) = self.ended {
             return Some(Err(ending));
         }
-        if let Some(message) = self.first.pop_front() {
-            return Some(Ok(Sent { message, body: Bytes::new() }));
+        if let Some(message) = self.control.pop_front() {
+            return Some(Ok(OutboundMessage { message, body: Bytes::new() }));
         }
         let sent = self.data.pop_front()?;
         self.bytes -= MESSAGE_BYTES + sent.body.len();
@@ -195,8 +195,8 @@ impl Waiting {
         Some(Ok(sent))
     }
 
-    /// Drops what waits of a call; whether the host knows of the call.
-    fn has_seen(&mut self, call: &CallName) -> bool {
+    /// Drops the queued messages of a call. Returns whether the host has received some of the call.
+    fn drop_call(&mut self, call: &CallKey) -> bool {
         let before = self.data.len();
         let mut bytes = 0;
         self.data.retain(|sent| {
@@ -211,7 +211,7 @@ impl Waiting {
         self.begun.remove(call) || nothing_waited
     }
 
-    fn end(&mut self, ending: Ending) {
+    fn end(&mut self, ending: DetachReason) {
         *self = Self { ended: Some(self.ended.unwrap_or(ending)), ..Self::default() };
     }
 }
@@ -223,7 +223,7 @@ fn called(message: &ToHost) -> Option<(&SessionId, TurnNo, CallNo)> {
     }
 }
 
-fn cancelled(message: &ToHost) -> Option<CallName> {
+fn cancelled(message: &ToHost) -> Option<CallKey> {
     match message {
         ToHost::ToolCancel { session, turn, call, .. } => Some((session.clone(), *turn, *call)),
         _ => None,
@@ -236,10 +236,10 @@ mod tests {
     use windlass_protocol::limits::CHUNK_BYTES_MAX;
 
     use super::*;
-    use crate::{Hub, Scope};
+    use crate::{HostScope, Hub};
 
-    fn host() -> std::sync::Arc<Host> {
-        Hub::default().attach(Scope::Shared).unwrap()
+    fn host() -> std::sync::Arc<AttachedHost> {
+        Hub::default().attach(HostScope::Shared).unwrap()
     }
 
     fn session() -> SessionId {
@@ -262,7 +262,7 @@ mod tests {
         ToHost::ToolCancel { session: session(), turn: TurnNo(1), call: CallNo(number), reason }
     }
 
-    fn left(host: &Host) -> Vec<String> {
+    fn left(host: &AttachedHost) -> Vec<String> {
         let told = |message: &ToHost| match message {
             ToHost::ToolCall { call, more, .. } => {
                 format!("{call}{}", if *more { "+" } else { "" })
@@ -273,7 +273,8 @@ mod tests {
         std::iter::from_fn(|| host.next_now()).map(|sent| told(&sent.message)).collect()
     }
 
-    /// Calls by number (`1+`: more follows), cancels (`x1`), and `|` where one message is written.
+    /// `said`: calls by number (`1+`: more follows), cancels (`x1`), and `|` where one message is
+    /// written.
     fn check(said: &str, written: &str) {
         let host = host();
         let mut told = Vec::new();
@@ -292,24 +293,24 @@ mod tests {
         }
         told.extend(left(&host));
         assert_eq!(told.join(" "), written, "{said}");
-        let waiting = host.waiting();
-        assert_eq!((waiting.bytes, waiting.begun.len()), (0, 0), "{said}");
+        let queue = host.queue();
+        assert_eq!((queue.bytes, queue.begun.len()), (0, 0), "{said}");
     }
 
     #[test]
-    fn a_call_that_was_given_up_goes_no_further() {
+    fn the_queued_data_of_a_cancelled_call_is_dropped() {
         check("1 2 3", "1 2 3");
         check("1 | 2 x1", "1 x1 2");
-        // The host knows nothing of it, and learns nothing.
+        // The host has received nothing of the call, so it gets no cancel.
         check("1 2 x1", "2");
         check("1+ 1+ 1 2 x1", "2");
-        // It knows some of it.
+        // The host has received some of the call.
         check("1+ | 1+ 2 1 x1", "1 x1 2");
         check("1+ 2+ | 1 2 x2", "1 1");
     }
 
     #[test]
-    fn what_waits_is_bounded_and_a_host_that_never_reads_is_let_go_of() {
+    fn the_queue_is_bounded_and_a_host_that_never_reads_is_detached() {
         let host = host();
         let body = Bytes::from(vec![0; CHUNK_BYTES_MAX]);
         let mut sent = 0;
@@ -320,17 +321,17 @@ mod tests {
         assert_eq!(sent as usize, TOOL_HOST_BYTES_MAX / (CHUNK_BYTES_MAX + MESSAGE_BYTES));
         assert!(host.next_now().is_some());
         assert_eq!(host.send(&call(0, false), body.clone()), Ok(()), "there is room again");
-        for number in 0..=CONTROLS_MAX as u64 {
+        for number in 0..=CONTROL_MESSAGES_MAX as u64 {
             host.send_first(&cancel(1_000_000 + number));
         }
-        assert_eq!(host.ending(), Some(Ending::TooSlow));
-        assert_eq!((host.next_now(), host.waiting().bytes), (None, 0));
+        assert_eq!(host.ending(), Some(DetachReason::TooSlow));
+        assert_eq!((host.next_now(), host.queue().bytes), (None, 0));
         assert_eq!(host.send(&call(0, false), body), Ok(()));
-        assert_eq!(host.waiting().bytes, 0, "nothing waits for one that is let go of");
+        assert_eq!(host.queue().bytes, 0, "nothing is queued for a detached host");
     }
 
     #[tokio::test]
-    async fn who_waits_is_woken_by_data_control_and_the_end() {
+    async fn the_reader_is_woken_by_data_control_and_the_end() {
         let host = host();
         let (took, mut taken) = tokio::sync::mpsc::unbounded_channel();
         let taking = async {
@@ -346,7 +347,7 @@ mod tests {
             }
             host.send_first(&cancel(1));
             assert_eq!(taken.recv().await, Some(cancel(1)));
-            host.end(Ending::NodeStops);
+            host.end(DetachReason::NodeStops);
         };
         tokio::join!(taking, giving);
     }

@@ -1,9 +1,9 @@
-//! Who offers which tools to whom. Owns the table of attached hosts and what each has declared;
-//! sends nothing itself.
+//! Which tool host offers which tools to which sessions. Owns the table of attached hosts and their
+//! declarations. Sends nothing itself.
 //!
-//! A name means the tool that was offered most narrowly: by a host of the session, then by one of
-//! its owner's, then by one that is shared by all whose policy allows it; among hosts of the same
-//! reach, the one that came last.
+//! Several hosts can offer a tool of the same name. The narrowest scope wins: a host of the session, then
+//! a host of the session's owner, then a shared host that the policy allows, then a host for all
+//! sessions. Within one scope, the host that attached last wins.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::pin;
@@ -11,32 +11,32 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 use windlass_protocol::host::{Declaration, ToolOffer, is_tool_name};
-use windlass_protocol::kinds::Words;
+use windlass_protocol::kinds::LanguageTerms;
 use windlass_protocol::limits::{
     HOST_DECLARATION_BYTES_MAX, HOST_TOOLS_MAX, TOOL_NAME_BYTES_MAX, TOOL_SCHEMA_BYTES_MAX,
 };
 use windlass_protocol::policy::ToolRule;
 use windlass_protocol::{ErrorCode, Owner, SessionId};
 
-use super::host::{Ending, Host};
+use super::host::{AttachedHost, DetachReason};
 use crate::refused::HostRefused;
 
-/// Hosts attached at once. One more is refused as `overloaded`.
+/// Maximum number of attached hosts. One more is refused as `overloaded`.
 const HOSTS_MAX: usize = 4096;
 
-/// Bytes that all hosts together have declared, as JSON text. A declaration that would pass it is
-/// refused as `overloaded`.
+/// Maximum size of all declarations together, as JSON text. A declaration that would exceed it is refused
+/// as `overloaded`.
 const DECLARED_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// Which host, for as long as this node runs.
+/// Identifies a host while this node runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostId(u64);
 
-/// For whom a host's tools are.
+/// Which sessions may call a host's tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scope {
+pub enum HostScope {
     Session(SessionId),
-    /// All sessions that were created with this owner, and will be.
+    /// All present and future sessions of this owner.
     Owner(Owner),
     /// All sessions whose policy allows the tool.
     Shared,
@@ -44,49 +44,48 @@ pub enum Scope {
     Everyone,
 }
 
-/// Who calls.
+/// The session that calls a tool.
 #[derive(Debug, Clone)]
 pub struct Caller {
     pub session: SessionId,
     pub owner: Option<Owner>,
-    /// Which shared tools it may call.
+    /// Which shared tools the session may call.
     pub rules: Vec<ToolRule>,
-    /// How its language writes types and values.
-    pub words: &'static Words,
+    /// How the session's language writes types and values.
+    pub words: &'static LanguageTerms,
 }
 
 /// Where a call goes.
 #[derive(Debug, Clone)]
 pub struct Route {
-    pub host: Arc<Host>,
-    /// How long a call may take where the code does not say.
+    pub host: Arc<AttachedHost>,
+    /// The deadline of a call for which the code sets none.
     pub deadline_ms: Option<u64>,
 }
 
-/// See the module's first lines.
 #[derive(Debug, Default)]
 pub struct Hub {
-    table: Mutex<Table>,
-    /// Told when the last host is gone.
+    table: Mutex<HostTable>,
+    /// Notified when the last host is gone.
     emptied: Notify,
 }
 
-/// A declaration that may be installed.
+/// A declaration that passed all checks.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct CheckedDeclaration {
     tools: Tools,
-    /// Its size as JSON text.
+    /// The declaration's size as JSON text.
     bytes: usize,
 }
 
 type Tools = HashMap<String, Arc<ToolOffer>>;
 
 #[derive(Debug, Default)]
-struct Table {
+struct HostTable {
     last: u64,
     declared_bytes: usize,
-    hosts: HashMap<HostId, Attached>,
-    /// Each list in the order of arrival.
+    hosts: HashMap<HostId, HostEntry>,
+    /// Each list is in the order in which the hosts attached.
     by_session: HashMap<SessionId, Vec<HostId>>,
     by_owner: HashMap<Owner, Vec<HostId>>,
     shared: Vec<HostId>,
@@ -94,51 +93,61 @@ struct Table {
 }
 
 #[derive(Debug)]
-struct Attached {
-    host: Arc<Host>,
-    scope: Scope,
+struct HostEntry {
+    host: Arc<AttachedHost>,
+    scope: HostScope,
     tools: Tools,
     declared_bytes: usize,
 }
 
 impl Hub {
-    pub fn attach(&self, scope: Scope) -> Result<Arc<Host>, HostRefused> {
+    pub fn attach(&self, scope: HostScope) -> Result<Arc<AttachedHost>, HostRefused> {
         let mut table = self.lock();
         if table.hosts.len() >= HOSTS_MAX {
-            let message = format!("{HOSTS_MAX} tool hosts are attached already");
+            let message = format!("the node already has {HOSTS_MAX} tool hosts");
             return Err(HostRefused::new(ErrorCode::Overloaded, message));
         }
         table.last += 1;
         let id = HostId(table.last);
-        let host = Arc::new(Host::new(id));
+        let host = Arc::new(AttachedHost::new(id));
         table.list_of(&scope).push(id);
         let attached =
-            Attached { host: host.clone(), scope, tools: HashMap::new(), declared_bytes: 0 };
+            HostEntry { host: host.clone(), scope, tools: HashMap::new(), declared_bytes: 0 };
         table.hosts.insert(id, attached);
         Ok(host)
     }
 
     #[cfg(test)]
-    pub fn declare(&self, host: &Host, declaration: Declaration) -> Result<usize, HostRefused> {
-        self.install(host, Prepared::new(declaration)?)
+    pub fn declare(
+        &self,
+        host: &AttachedHost,
+        declaration: Declaration,
+    ) -> Result<usize, HostRefused> {
+        self.install(host, CheckedDeclaration::new(declaration)?)
     }
 
-    /// Replaces what the host offers; how many tools that is. When it fails the former ones stay.
-    pub fn install(&self, host: &Host, prepared: Prepared) -> Result<usize, HostRefused> {
-        let Prepared { mut tools, bytes } = prepared;
+    /// Replaces the tools that the host offers. Returns their number. On an error the former tools stay.
+    pub fn install(
+        &self,
+        host: &AttachedHost,
+        prepared: CheckedDeclaration,
+    ) -> Result<usize, HostRefused> {
+        let CheckedDeclaration { mut tools, bytes } = prepared;
         let count = tools.len();
         let mut table = self.lock();
         let declared_bytes = table.declared_bytes;
-        // A host that is gone offers nothing, and has nobody to tell.
+        // A host that is gone offers nothing. It needs no error.
         let Some(attached) = table.hosts.get_mut(&host.id()) else { return Ok(0) };
-        let in_all = declared_bytes - attached.declared_bytes + bytes;
-        if in_all > DECLARED_BYTES_MAX {
-            let message = format!("tools of {DECLARED_BYTES_MAX} bytes are declared already");
+        let total_bytes = declared_bytes - attached.declared_bytes + bytes;
+        if total_bytes > DECLARED_BYTES_MAX {
+            let message = format!(
+                "the declarations of all tool hosts together exceed {DECLARED_BYTES_MAX} bytes"
+            );
             return Err(HostRefused::new(ErrorCode::Overloaded, message));
         }
         attached.declared_bytes = bytes;
         std::mem::swap(&mut attached.tools, &mut tools);
-        table.declared_bytes = in_all;
+        table.declared_bytes = total_bytes;
         Ok(count)
     }
 
@@ -160,32 +169,31 @@ impl Hub {
         self.lock().hosts.is_empty()
     }
 
-    /// Whether nobody offers tools to sessions of their own. Hosts for all sessions come with the
-    /// node, and do not keep it.
+    /// Whether no host is attached for a session or an owner. The node starts the hosts for all sessions
+    /// itself, so they do not keep an idle node running.
     pub fn is_unused(&self) -> bool {
         let table = self.lock();
         table.by_session.is_empty() && table.by_owner.is_empty()
     }
 
-    /// Whether a host is there for all sessions of this owner.
+    /// Whether a host is attached for all sessions of this owner.
     pub fn serves_owner(&self, owner: &Owner) -> bool {
         self.lock().by_owner.contains_key(owner)
     }
 
-    /// Lets go of all hosts, and waits until they are gone.
-    pub async fn part(&self) {
+    /// Detaches all hosts, and waits until they are gone.
+    pub async fn detach_all(&self) {
         let mut emptied = pin!(self.emptied.notified());
         emptied.as_mut().enable();
         for attached in self.lock().hosts.values() {
-            attached.host.end(Ending::NodeStops);
+            attached.host.end(DetachReason::NodeStops);
         }
         if !self.is_empty() {
             emptied.await;
         }
     }
 
-    /// Where a call of this name goes: to the session's own hosts first, newest first, then to its
-    /// owner's, then to the shared ones that a rule allows.
+    /// The host that gets a call of this name. The module's documentation gives the order of hosts.
     pub fn route(&self, caller: &Caller, name: &str) -> Option<Route> {
         let table = self.lock();
         table.reachable(caller).find_map(|attached| {
@@ -195,7 +203,7 @@ impl Hub {
         })
     }
 
-    /// The tool that a name means to this caller.
+    /// The declaration of the tool that a name means for this caller.
     pub fn offer(&self, caller: &Caller, name: &str) -> Option<Arc<ToolOffer>> {
         let table = self.lock();
         table.reachable(caller).find_map(|attached| {
@@ -204,7 +212,7 @@ impl Hub {
         })
     }
 
-    /// What the caller sees: each name once, sorted.
+    /// All tools that the caller may call: each name once, sorted.
     pub fn offers(&self, caller: &Caller) -> Vec<Arc<ToolOffer>> {
         let table = self.lock();
         let mut seen = BTreeMap::new();
@@ -218,25 +226,25 @@ impl Hub {
         seen.into_values().cloned().collect()
     }
 
-    /// A session is over: nobody tells it anything more, and its own hosts are let go of.
+    /// Forgets a session that has ended: no host notifies it any more, and its own hosts are detached.
     pub fn forget(&self, session: &SessionId) {
         let table = self.lock();
         for attached in table.hosts.values() {
             attached.host.forget_caller(session);
-            if matches!(&attached.scope, Scope::Session(only) if only == session) {
-                attached.host.end(Ending::SessionOver);
+            if matches!(&attached.scope, HostScope::Session(only) if only == session) {
+                attached.host.end(DetachReason::SessionOver);
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, HostTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
-    /// The hosts that may offer something to the caller, in the order in which they are asked.
-    fn reachable<'t>(&'t self, caller: &'t Caller) -> impl Iterator<Item = &'t Attached> {
+impl HostTable {
+    /// The hosts that may offer tools to the caller, in the order of precedence.
+    fn reachable<'t>(&'t self, caller: &'t Caller) -> impl Iterator<Item = &'t HostEntry> {
         let own = self.by_session.get(&caller.session);
         let owners = caller.owner.as_ref().and_then(|owner| self.by_owner.get(owner));
         let shared = (!caller.rules.is_empty()).then_some(&self.shared);
@@ -247,31 +255,31 @@ impl Table {
             .filter_map(|id| self.hosts.get(id))
     }
 
-    fn list_of(&mut self, scope: &Scope) -> &mut Vec<HostId> {
+    fn list_of(&mut self, scope: &HostScope) -> &mut Vec<HostId> {
         match scope {
-            Scope::Session(session) => self.by_session.entry(session.clone()).or_default(),
-            Scope::Owner(owner) => self.by_owner.entry(owner.clone()).or_default(),
-            Scope::Shared => &mut self.shared,
-            Scope::Everyone => &mut self.everyone,
+            HostScope::Session(session) => self.by_session.entry(session.clone()).or_default(),
+            HostScope::Owner(owner) => self.by_owner.entry(owner.clone()).or_default(),
+            HostScope::Shared => &mut self.shared,
+            HostScope::Everyone => &mut self.everyone,
         }
     }
 
-    fn drop_list(&mut self, scope: &Scope) {
+    fn drop_list(&mut self, scope: &HostScope) {
         match scope {
-            Scope::Session(session) => drop(self.by_session.remove(session)),
-            Scope::Owner(owner) => drop(self.by_owner.remove(owner)),
-            Scope::Shared | Scope::Everyone => {}
+            HostScope::Session(session) => drop(self.by_session.remove(session)),
+            HostScope::Owner(owner) => drop(self.by_owner.remove(owner)),
+            HostScope::Shared | HostScope::Everyone => {}
         }
     }
 }
 
-impl Attached {
+impl HostEntry {
     fn is_open_to(&self, caller: &Caller, tool: &str) -> bool {
-        self.scope != Scope::Shared || caller.rules.iter().any(|rule| rule.allows(tool))
+        self.scope != HostScope::Shared || caller.rules.iter().any(|rule| rule.allows(tool))
     }
 }
 
-impl Prepared {
+impl CheckedDeclaration {
     pub fn new(declaration: Declaration) -> Result<Self, HostRefused> {
         let bytes = check(&declaration)?;
         let named = |offer: ToolOffer| (offer.name.clone(), Arc::new(offer));
@@ -279,7 +287,7 @@ impl Prepared {
     }
 }
 
-/// The declaration's size as JSON text, if all in it may be.
+/// Checks a declaration. Returns its size as JSON text.
 fn check(declaration: &Declaration) -> Result<usize, HostRefused> {
     let bad = |message: String| Err(HostRefused::new(ErrorCode::BadRequest, message));
     let large = |message: String| Err(HostRefused::new(ErrorCode::MessageTooLarge, message));
@@ -292,16 +300,18 @@ fn check(declaration: &Declaration) -> Result<usize, HostRefused> {
     for offer in &declaration.tools {
         let name = &offer.name;
         if !is_tool_name(name) {
-            // It may be as long as the whole declaration.
+            // The name may be as long as the whole declaration.
             let start: String = name.chars().take(TOOL_NAME_BYTES_MAX).collect();
-            return bad(format!("{start:?} cannot name a tool: an identifier, or two with a dot"));
+            return bad(format!(
+                "{start:?} is not a tool name: use an identifier, or two joined by a dot"
+            ));
         }
         if !names.insert(name) {
-            return bad(format!("{name} is declared twice"));
+            return bad(format!("the tool {name} is declared twice"));
         }
         let schema = offer.input_schema.as_ref().map_or(0, json_bytes);
         if offer.input_schema.as_ref().is_some_and(|schema| !schema.is_object()) {
-            return bad(format!("the schema of {name} is no JSON object"));
+            return bad(format!("the schema of {name} is not a JSON object"));
         }
         if schema > TOOL_SCHEMA_BYTES_MAX {
             return large(format!(
@@ -345,23 +355,23 @@ mod tests {
             session: session(name),
             owner: of.map(owner),
             rules,
-            words: &windlass_protocol::kinds::DEFAULT.words,
+            words: &windlass_protocol::kinds::DEFAULT.terms,
         }
     }
 
-    fn attached(hub: &Hub, scope: Scope, names: &[&str]) -> Arc<Host> {
+    fn attached(hub: &Hub, scope: HostScope, names: &[&str]) -> Arc<AttachedHost> {
         let host = hub.attach(scope).unwrap();
         assert_eq!(hub.declare(&host, declaration(names)), Ok(names.len()));
         host
     }
 
     #[test]
-    fn a_name_means_what_was_offered_most_narrowly_and_last() {
+    fn the_narrowest_scope_wins_then_the_host_that_attached_last() {
         let hub = Hub::default();
-        let shared = attached(&hub, Scope::Shared, &["files.read", "files.write", "web.get"]);
-        let owners = attached(&hub, Scope::Owner(owner("o")), &["files.read", "b"]);
-        let older = attached(&hub, Scope::Session(session("s")), &["a", "b"]);
-        let newer = attached(&hub, Scope::Session(session("s")), &["a"]);
+        let shared = attached(&hub, HostScope::Shared, &["files.read", "files.write", "web.get"]);
+        let owners = attached(&hub, HostScope::Owner(owner("o")), &["files.read", "b"]);
+        let older = attached(&hub, HostScope::Session(session("s")), &["a", "b"]);
+        let newer = attached(&hub, HostScope::Session(session("s")), &["a"]);
         let s = caller("s", Some("o"), &["files.*"]);
         let other = caller("t", None, &["web.get"]);
         let of_owner = caller("u", Some("o"), &[]);
@@ -403,7 +413,7 @@ mod tests {
     #[test]
     fn a_declaration_replaces_the_last_or_changes_nothing() {
         let hub = Hub::default();
-        let host = attached(&hub, Scope::Session(session("s")), &["a"]);
+        let host = attached(&hub, HostScope::Session(session("s")), &["a"]);
         let s = caller("s", None, &[]);
         let schema = |bytes: usize| json!({"x": "y".repeat(bytes - r#"{"x":""}"#.len())});
         let many: Vec<String> = (0..=HOST_TOOLS_MAX).map(|n| format!("t{n}")).collect();
@@ -434,57 +444,57 @@ mod tests {
     }
 
     #[test]
-    fn there_is_an_end_to_hosts_and_to_what_they_declare() {
+    fn the_number_of_hosts_and_the_size_of_declarations_are_limited() {
         let hub = Hub::default();
         let heavy: Declaration = serde_json::from_value(json!({"tools": [
             {"name": "a", "description": "x".repeat(HOST_DECLARATION_BYTES_MAX - 1)}
         ]}))
         .unwrap();
         for n in 0..DECLARED_BYTES_MAX / HOST_DECLARATION_BYTES_MAX {
-            let host = hub.attach(Scope::Shared).unwrap();
+            let host = hub.attach(HostScope::Shared).unwrap();
             assert_eq!(hub.declare(&host, heavy.clone()), Ok(1), "{n}");
         }
-        let last = hub.attach(Scope::Shared).unwrap();
+        let last = hub.attach(HostScope::Shared).unwrap();
         assert_eq!(
             hub.declare(&last, declaration(&["b"])).unwrap_err().code,
             ErrorCode::Overloaded
         );
         let attached = hub.lock().hosts.len();
         for _ in attached..HOSTS_MAX {
-            hub.attach(Scope::Shared).unwrap();
+            hub.attach(HostScope::Shared).unwrap();
         }
-        assert_eq!(hub.attach(Scope::Shared).unwrap_err().code, ErrorCode::Overloaded);
+        assert_eq!(hub.attach(HostScope::Shared).unwrap_err().code, ErrorCode::Overloaded);
         hub.detach(last.id());
-        hub.attach(Scope::Shared).unwrap();
+        hub.attach(HostScope::Shared).unwrap();
     }
 
     #[tokio::test]
-    async fn when_a_session_ends_its_own_hosts_are_let_go_of() {
+    async fn when_a_session_ends_its_own_hosts_are_detached() {
         let hub = Hub::default();
-        let own = hub.attach(Scope::Session(session("s"))).unwrap();
-        let others = hub.attach(Scope::Session(session("t"))).unwrap();
-        let owners = hub.attach(Scope::Owner(owner("o"))).unwrap();
+        let own = hub.attach(HostScope::Session(session("s"))).unwrap();
+        let others = hub.attach(HostScope::Session(session("t"))).unwrap();
+        let owners = hub.attach(HostScope::Owner(owner("o"))).unwrap();
         for host in [&own, &owners] {
             host.called_by(&session("s"));
         }
         hub.forget(&session("s"));
-        assert_eq!(own.next().await, Err(Ending::SessionOver));
+        assert_eq!(own.next().await, Err(DetachReason::SessionOver));
         assert_eq!((others.ending(), owners.ending()), (None, None));
         assert!(owners.take_callers().is_empty());
     }
 
     #[tokio::test]
-    async fn parting_waits_until_all_hosts_are_gone() {
+    async fn detaching_all_waits_until_all_hosts_are_gone() {
         let hub = Hub::default();
-        hub.part().await;
-        let hosts = [0; 3].map(|_| hub.attach(Scope::Shared).unwrap());
+        hub.detach_all().await;
+        let hosts = [0; 3].map(|_| hub.attach(HostScope::Shared).unwrap());
         let leaving = async {
             for host in &hosts {
-                assert_eq!(host.next().await, Err(Ending::NodeStops));
+                assert_eq!(host.next().await, Err(DetachReason::NodeStops));
                 hub.detach(host.id());
             }
         };
-        tokio::join!(hub.part(), leaving);
+        tokio::join!(hub.detach_all(), leaving);
         assert!(hub.is_empty());
     }
 }

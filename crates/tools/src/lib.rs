@@ -1,17 +1,21 @@
-//! Host tools: functions that a session's code calls and somebody else runs. Owns who offers what to
-//! whom ([`hub`]), what waits to be sent to each host ([`host`]) the node's own tools ([`own`]) and
-//! which calls are made within which ([`within`]).
-//! The calls themselves are their sessions' own affair (`session`), the wire is the door's
-//! (`http::tools`).
+//! Host tools: functions that a session's code calls and that a tool host outside the sandbox runs.
+//!
+//! - [`hub`]: the table of attached hosts, and which session may call which tool;
+//! - [`host`]: the queue of messages to one host;
+//! - [`builtin`]: the tools that the node itself provides;
+//! - [`within`]: which calls are nested in which.
+//!
+//! The session owns its calls (`node::session::calls`), and the HTTP door owns the wire
+//! (`node::http::tools`).
 
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+pub mod builtin;
 pub mod host;
 pub mod hub;
-pub mod own;
 mod refused;
 pub mod within;
 
-pub use host::Host;
-pub use hub::{Caller, HostId, Hub, Scope};
+pub use host::AttachedHost;
+pub use hub::{Caller, HostId, HostScope, Hub};
 pub use refused::HostRefused;

@@ -1,8 +1,8 @@
-//! Why a tool host is not served.
+//! Why a request of a tool host is refused.
 
 use windlass_protocol::ErrorCode;
 
-/// A request of a tool host that is refused.
+/// The refusal of a tool host's request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct HostRefused {

@@ -1,5 +1,5 @@
-//! Who waits for whom: which calls are open, and within which other call each was made. Finds out
-//! whether a turn would wait for itself; decides nothing else.
+//! The nesting of open calls: which call waits for which other call. Detects a turn that would wait for
+//! itself, and decides nothing else.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,10 +8,10 @@ use windlass_protocol::SessionId;
 use windlass_protocol::host::Within;
 use windlass_protocol::limits::WITHIN_DEPTH_MAX;
 
-/// The open calls of all sessions that somebody else answers.
+/// The open calls of all sessions to tool hosts.
 #[derive(Debug, Default)]
 pub struct OpenWithin {
-    /// Each with the call in which its turn was submitted.
+    /// Each call, with the outer call in which its turn was submitted.
     calls: Mutex<HashMap<Within, Option<Within>>>,
 }
 
@@ -24,13 +24,13 @@ impl OpenWithin {
         self.lock().remove(call);
     }
 
-    /// Whether a turn of `session`, submitted in the call `within`, could never begin: the session
-    /// waits for that call, or for one that it is made in.
+    /// Whether a turn of `session` that is submitted in the call `within` could never begin, because
+    /// the session waits for that call or for one of its outer calls.
     pub fn would_deadlock(&self, session: &SessionId, within: &Within) -> bool {
         let calls = self.lock();
         let mut at = within;
         for _ in 0..WITHIN_DEPTH_MAX {
-            // A call that is over is waited for by nobody.
+            // No session waits for a call that has ended.
             let Some(outer) = calls.get(at) else { return false };
             if at.session == *session {
                 return true;
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_is_found_through_other_sessions_and_only_while_it_is_one() {
+    fn a_cycle_is_found_through_other_sessions_and_only_while_it_exists() {
         let open = OpenWithin::default();
         open.open(call("a/1/1"), None);
         open.open(call("b/1/1"), Some(call("a/1/1")));
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_deep_to_follow_is_refused() {
+    fn a_nesting_that_is_too_deep_to_follow_is_refused() {
         let open = OpenWithin::default();
         for depth in 1..=WITHIN_DEPTH_MAX + 1 {
             let outer = (depth > 1).then(|| call(&format!("s{}/1/1", depth - 1)));

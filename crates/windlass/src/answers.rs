@@ -1,5 +1,5 @@
-//! The person's answers, line by line, from standard input or the controlling terminal. Reading
-//! can be given up at any moment (a turn may end while a prompt is open) and nothing is lost.
+//! Reads the user's answers line by line, from standard input or the controlling terminal. A read can be
+//! cancelled at any time without losing bytes: a turn may end while its prompt is open.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Read};
@@ -13,30 +13,30 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 use tokio::sync::oneshot;
 use windlass_protocol::api::TurnInput;
 
-/// Bytes read at once; a terminal gives at most a line.
+/// Bytes per read. A terminal returns at most one line.
 const READ_BYTES: usize = 4096;
 
-/// The longest line; more is passed on in pieces.
+/// Maximum length of a line. A longer line is returned in pieces.
 const LINE_BYTES_MAX: usize = 1024 * 1024;
 
-pub struct Answers {
+pub struct AnswerReader {
     file: File,
     pending: Vec<u8>,
 }
 
-/// Whether what is typed shows.
+/// Whether the terminal shows the typed characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Echo {
     Shown,
     Hidden,
 }
 
-impl Answers {
+impl AnswerReader {
     pub fn from_stdin() -> io::Result<Self> {
         Ok(Self::new(File::from(io::stdin().as_fd().try_clone_to_owned()?)))
     }
 
-    /// For when standard input is something else already, such as the code.
+    /// For commands that read the code from standard input.
     pub fn from_controlling_terminal() -> io::Result<Self> {
         Ok(Self::new(OpenOptions::new().read(true).write(true).open("/dev/tty")?))
     }
@@ -45,7 +45,7 @@ impl Answers {
         Self { file, pending: Vec::new() }
     }
 
-    /// The next line with its end, or nothing at the end of input.
+    /// The next line with its newline. Empty at the end of input.
     pub async fn line(&mut self, echo: Echo) -> io::Result<Vec<u8>> {
         let hidden = match echo {
             Echo::Hidden if self.file.is_terminal() => Some(HiddenEcho::start(&self.file)?),
@@ -53,7 +53,7 @@ impl Answers {
         };
         let line = self.next_line().await;
         if hidden.is_some() {
-            // The person's own line end did not show either.
+            // The newline of the user was hidden too.
             eprintln!();
         }
         line
@@ -80,31 +80,31 @@ impl Answers {
         }
     }
 
-    /// Returns when a read does not block. A thread waits, and reads nothing itself: when this
-    /// wait is given up its pipe closes, and the thread goes. The descriptor stays in blocking
-    /// mode, for it is shared with whoever gave it to us.
+    /// Returns when a read would not block. A thread waits but never reads. When the caller cancels this
+    /// wait, the pipe closes and the thread ends. The descriptor stays in blocking mode, because it is shared
+    /// with the parent process.
     async fn readable(&self) -> io::Result<()> {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         if poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&now))? > 0 {
             return Ok(());
         }
         let file = self.file.try_clone()?;
-        let (given_up, waiting) = io::pipe()?;
-        let (tell, told) = oneshot::channel();
+        let (cancelled, waiting) = io::pipe()?;
+        let (sender, readable) = oneshot::channel();
         thread::Builder::new().name("answers".to_owned()).spawn(move || {
             let mut watched =
-                [PollFd::new(&file, PollFlags::IN), PollFd::new(&given_up, PollFlags::IN)];
+                [PollFd::new(&file, PollFlags::IN), PollFd::new(&cancelled, PollFlags::IN)];
             while poll(&mut watched, None) == Err(Errno::INTR) {}
-            // Nobody listens when the wait was given up.
-            let _ = tell.send(());
+            // Sending fails if the wait was cancelled.
+            let _ = sender.send(());
         })?;
-        let told = told.await;
+        let readable = readable.await;
         drop(waiting);
-        told.map_err(|_| io::Error::other("the thread that waits for input is gone"))
+        readable.map_err(|_| io::Error::other("the thread that waits for input has ended"))
     }
 }
 
-/// Keeps what is typed from showing, until dropped.
+/// Switches the echo of the terminal off until it is dropped.
 struct HiddenEcho {
     terminal: OwnedFd,
     before: Termios,
@@ -122,12 +122,12 @@ impl HiddenEcho {
 
 impl Drop for HiddenEcho {
     fn drop(&mut self) {
-        // A terminal that went away needs no echo.
+        // An error means that the terminal is gone.
         let _ = tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
     }
 }
 
-/// A line as input for a turn; an empty one is the end of input.
+/// Converts a line to input for a turn. An empty line means end of input.
 pub fn as_input(line: Vec<u8>) -> TurnInput {
     if line.is_empty() {
         return TurnInput { eof: true, ..TurnInput::default() };
@@ -148,21 +148,21 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn lines_come_from_a_plain_file_and_then_its_end() {
+    async fn lines_come_from_a_plain_file_and_then_end_of_input() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"one\ntwo").unwrap();
         io::Seek::rewind(&mut file).unwrap();
-        let mut answers = Answers::new(file);
+        let mut answers = AnswerReader::new(file);
         for expected in [&b"one\n"[..], b"two", b""] {
             assert_eq!(answers.line(Echo::Hidden).await.unwrap(), expected);
         }
     }
 
     #[tokio::test]
-    async fn a_given_up_wait_loses_no_bytes() {
+    async fn a_cancelled_wait_loses_no_bytes() {
         let (reader, writer) = io::pipe().unwrap();
         let mut writer = File::from(OwnedFd::from(writer));
-        let mut answers = Answers::new(File::from(OwnedFd::from(reader)));
+        let mut answers = AnswerReader::new(File::from(OwnedFd::from(reader)));
         writer.write_all(b"ha").unwrap();
         let wait = std::time::Duration::from_millis(20);
         assert!(tokio::time::timeout(wait, answers.line(Echo::Shown)).await.is_err());

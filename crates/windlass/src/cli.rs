@@ -1,5 +1,5 @@
-//! The command line as a whole: which commands there are and how one is run. What a command does
-//! is in its own file under `commands`.
+//! The command line: the list of commands and their dispatch. Each command is implemented in its file
+//! under `commands`.
 
 use std::process::ExitCode;
 
@@ -12,34 +12,34 @@ use crate::commands::{
 };
 use crate::terminal::Terminal;
 
-const ABOUT: &str = "The execution plane for AI agents: persistent sessions of code, one node per \
+const ABOUT: &str = "The execution plane for AI agents: persistent code sessions, one node per \
                      machine";
 
 const AFTER_HELP: &str = "\
 Examples:
-  echo '1 + 1' | windlass run -        run some code and show its result
-  windlass run job.py --deadline 5m    run a file, at most five minutes
-  windlass repl                        a session to type into
-  windlass ps                          which sessions there are
-  windlass logs -f SESSION             follow what a session prints
-  windlass policy explain              what code in a new session may touch
-  windlass doctor                      whether this machine can confine it
-  windlass install                     put it into the agents on this machine
+  echo '1 + 1' | windlass run -        run code from standard input and show its result
+  windlass run job.py --deadline 5m    run a file for at most five minutes
+  windlass repl                        open an interactive session
+  windlass ps                          list the sessions
+  windlass logs -f SESSION             follow the output of a session
+  windlass policy explain              explain what code in a new session may access
+  windlass doctor                      check whether this machine can confine sessions
+  windlass install                     list the agents on this machine to install Windlass in
 
-The node starts by itself when a command needs it. Its directories are WINDLASS_RUNTIME_DIR and
-WINDLASS_STATE_DIR, by default windlass below XDG_RUNTIME_DIR and XDG_STATE_HOME. With WINDLASS_URL
-(http://127.0.0.1:8040, say) a node is reached over TCP, with the token in WINDLASS_TOKEN.";
+A command that needs the node starts it. The node keeps its files in WINDLASS_RUNTIME_DIR and
+WINDLASS_STATE_DIR; the defaults are $XDG_RUNTIME_DIR/windlass and $XDG_STATE_HOME/windlass.
+To use a node over TCP, set WINDLASS_URL (for example http://127.0.0.1:8040) and WINDLASS_TOKEN.";
 
 #[derive(Debug, Parser)]
 #[command(name = "windlass", version, about = ABOUT, after_help = AFTER_HELP)]
 #[command(disable_help_subcommand = true, arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     Up(up::Args),
     Down(down::Args),
     Status(status::Args),
@@ -69,7 +69,7 @@ enum Command {
     Node(node::Args),
 }
 
-/// The whole command line, for completions and manual pages.
+/// The clap definition of all commands, for shell completions and manual pages.
 pub fn command() -> clap::Command {
     Cli::command()
 }
@@ -83,48 +83,48 @@ pub fn run() -> ExitCode {
     }
 }
 
-fn dispatch(command: Command, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    // These need no runtime, or one of their own.
+fn dispatch(command: CliCommand, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    // These commands need no async runtime, or build their own.
     let command = match command {
-        Command::Node(args) => return node::run(args),
-        Command::Completions(args) => return completions::run(args, terminal),
-        Command::Man(args) => return man::run(args, terminal),
-        Command::Token(args) => return token::run(args, terminal),
-        Command::Policy(args) => return policy::run(args, terminal),
-        Command::Doctor(args) => return doctor::run(args, terminal),
-        Command::Install(args) => return install::run(args, terminal),
-        Command::Uninstall(args) => return uninstall::run(args, terminal),
+        CliCommand::Node(args) => return node::run(args),
+        CliCommand::Completions(args) => return completions::run(args, terminal),
+        CliCommand::Man(args) => return man::run(args, terminal),
+        CliCommand::Token(args) => return token::run(args, terminal),
+        CliCommand::Policy(args) => return policy::run(args, terminal),
+        CliCommand::Doctor(args) => return doctor::run(args, terminal),
+        CliCommand::Install(args) => return install::run(args, terminal),
+        CliCommand::Uninstall(args) => return uninstall::run(args, terminal),
         other => other,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         match command {
-            Command::Up(args) => up::run(args, terminal).await,
-            Command::Down(args) => down::run(args, terminal).await,
-            Command::Status(args) => status::run(args, terminal).await,
-            Command::Run(args) => run::run(args, terminal).await,
-            Command::Repl(args) => repl::run(args, terminal).await,
-            Command::Ps(args) => ps::run(args, terminal).await,
-            Command::Logs(args) => logs::run(args, terminal).await,
-            Command::Egress(args) => egress::run(args, terminal).await,
-            Command::Tools(args) => tools::run(args, terminal).await,
-            Command::Servers(args) => servers::run(args, terminal).await,
-            Command::Environments(args) => environments::run(args, terminal).await,
-            Command::Attach(args) => attach::run(args, terminal).await,
-            Command::Interrupt(args) => interrupt::run(args, terminal).await,
-            Command::Fork(args) => fork::run(args, terminal).await,
-            Command::Kill(args) => kill::run(args, terminal).await,
-            Command::Du(args) => du::run(args, terminal).await,
-            Command::Prune(args) => prune::run(args, terminal).await,
-            Command::Mcp(args) => mcp::run(args, terminal).await,
-            Command::Node(_)
-            | Command::Token(_)
-            | Command::Policy(_)
-            | Command::Doctor(_)
-            | Command::Install(_)
-            | Command::Uninstall(_)
-            | Command::Completions(_)
-            | Command::Man(_) => unreachable!("ran before the runtime"),
+            CliCommand::Up(args) => up::run(args, terminal).await,
+            CliCommand::Down(args) => down::run(args, terminal).await,
+            CliCommand::Status(args) => status::run(args, terminal).await,
+            CliCommand::Run(args) => run::run(args, terminal).await,
+            CliCommand::Repl(args) => repl::run(args, terminal).await,
+            CliCommand::Ps(args) => ps::run(args, terminal).await,
+            CliCommand::Logs(args) => logs::run(args, terminal).await,
+            CliCommand::Egress(args) => egress::run(args, terminal).await,
+            CliCommand::Tools(args) => tools::run(args, terminal).await,
+            CliCommand::Servers(args) => servers::run(args, terminal).await,
+            CliCommand::Environments(args) => environments::run(args, terminal).await,
+            CliCommand::Attach(args) => attach::run(args, terminal).await,
+            CliCommand::Interrupt(args) => interrupt::run(args, terminal).await,
+            CliCommand::Fork(args) => fork::run(args, terminal).await,
+            CliCommand::Kill(args) => kill::run(args, terminal).await,
+            CliCommand::Du(args) => du::run(args, terminal).await,
+            CliCommand::Prune(args) => prune::run(args, terminal).await,
+            CliCommand::Mcp(args) => mcp::run(args, terminal).await,
+            CliCommand::Node(_)
+            | CliCommand::Token(_)
+            | CliCommand::Policy(_)
+            | CliCommand::Doctor(_)
+            | CliCommand::Install(_)
+            | CliCommand::Uninstall(_)
+            | CliCommand::Completions(_)
+            | CliCommand::Man(_) => unreachable!("dispatched before the runtime was built"),
         }
     })
 }

@@ -1,11 +1,11 @@
-//! Controls as a table: what each amounts to, by what, and what would help. The same wherever they
-//! are shown.
+//! Formats controls as a table: the state, the mechanism and the remedy of each control. Every command
+//! that prints controls uses it.
 
 use windlass_protocol::confinement::{ControlReport, ControlState};
 
 use crate::terminal::{Terminal, Tone};
 
-/// A line for each control; under one that is not enforced, what would help.
+/// One line per control, and a line with the remedy below a control that is not enforced.
 pub fn lines(terminal: &Terminal, controls: &[ControlReport]) -> Vec<String> {
     controls.iter().flat_map(|report| of_one(terminal, report)).collect()
 }
@@ -24,13 +24,13 @@ fn of_one(terminal: &Terminal, report: &ControlReport) -> Vec<String> {
     lines
 }
 
-/// The state in words.
+/// The state as text.
 pub fn state(report: &ControlReport) -> &'static str {
     match (report.state, report.tested) {
         (ControlState::Enforced, true) => "tested",
         (ControlState::Enforced, false) => "enforced",
         (ControlState::NotEnforced, _) => "not enforced",
-        (ControlState::NotAsked, _) => "not asked",
+        (ControlState::NotAsked, _) => "not requested by this policy",
     }
 }
 
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_control_that_is_not_enforced_says_why_and_what_would_help() {
+    fn a_control_that_is_not_enforced_shows_its_reason_and_remedy() {
         let report = ControlReport {
             control: Control::Protected,
             state: ControlState::NotEnforced,

@@ -1,5 +1,5 @@
-//! Displays as files: a terminal shows no image, but can name one. A display that replaces another
-//! takes its file.
+//! Saves displays as files, because a terminal cannot show images. A display that replaces another
+//! overwrites its file.
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use windlass_protocol::{Seq, SessionId};
 
-/// Where one session's displays are saved.
+/// The directory with the displays of one session.
 #[derive(Debug)]
 pub struct DisplayFiles {
     directory: PathBuf,
-    /// Files by the id under which a display may be replaced.
+    /// Files by display id, for displays that can be replaced.
     by_id: HashMap<String, PathBuf>,
 }
 

@@ -1,19 +1,19 @@
-//! Exit codes: what scripts may rely on.
+//! Exit codes, which scripts may rely on.
 
 use std::process::ExitCode;
 
 use windlass_protocol::Outcome;
 
-/// `status` found no node.
+/// No node is running.
 pub const NO_NODE: u8 = 3;
 
-/// The terminal's user left with Ctrl-C.
+/// The user detached with Ctrl-C.
 pub const DETACHED: u8 = 130;
 
-/// Nobody reads the command's output any more, as if SIGPIPE had ended it.
+/// The reader of the command's output is gone; the same code as for a process ended by SIGPIPE.
 pub const PIPE_CLOSED: u8 = 141;
 
-/// The session, and with it the turn, is gone.
+/// The session, and with it the turn, is lost.
 pub const LOST: u8 = 70;
 
 pub fn of_outcome(outcome: Outcome) -> u8 {

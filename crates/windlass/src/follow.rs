@@ -1,5 +1,5 @@
-//! Follows a session for a person: shows what its turns say as they say it, and carries answers
-//! and interrupts back. Owns the place in the session's events; the terminal is only borrowed.
+//! Follows a session for a user: shows the output of its turns live, and sends answers and interrupts back.
+//! Owns the position in the session's events; borrows the terminal.
 
 use std::collections::HashMap;
 
@@ -9,54 +9,54 @@ use windlass_protocol::api::{EventItem, Session, StdinWait, Turn};
 use windlass_protocol::event::{EndReason, Receipt, TurnError};
 use windlass_protocol::{ErrorCode, EventKind, Outcome, SessionId, Stream, TurnId, TurnNo};
 
-use crate::answers::{Answers, Echo, as_input};
+use crate::answers::{AnswerReader, Echo, as_input};
 use crate::displays::DisplayFiles;
-use crate::output_bytes::{self, OutputPlace};
+use crate::output_bytes::{self, OutputOffset};
 use crate::terminal::Terminal;
 
-/// Turns whose ids are remembered; a session has at most 65 unfinished ones.
+/// Number of turn ids to remember. A session has at most 65 unfinished turns.
 const TURN_IDS_MAX: usize = 128;
 
-/// The person at the terminal.
+/// The user at the terminal.
 pub struct Person<'a> {
     pub terminal: &'a mut Terminal,
-    /// Absent when nobody can answer: then every question gets the end of input.
-    pub answers: Option<Answers>,
+    /// `None` if the user cannot answer. Then every prompt gets end of input.
+    pub answers: Option<AnswerReader>,
     interrupts: Signal,
 }
 
 impl<'a> Person<'a> {
-    pub fn new(terminal: &'a mut Terminal, answers: Option<Answers>) -> anyhow::Result<Self> {
+    pub fn new(terminal: &'a mut Terminal, answers: Option<AnswerReader>) -> anyhow::Result<Self> {
         Ok(Self { terminal, answers, interrupts: signal(SignalKind::interrupt())? })
     }
 }
 
-/// What Ctrl-C means.
+/// What Ctrl-C does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CtrlC {
-    /// The first stops the turn, the second leaves it.
+    /// The first Ctrl-C interrupts the turn, the second detaches.
     InterruptThenDetach,
     Interrupt,
     Detach,
 }
 
-/// Why following ended.
+/// Why the follower stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Followed {
+pub enum FollowEnd {
     TurnEnded(Outcome),
     SessionEnded(EndReason),
     Detached,
 }
 
-/// Which of the session's events are shown.
+/// Which events of the session to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Scope {
-    /// One turn's, and what its predecessors left running.
+enum EventFilter {
+    /// Events of one turn, and output of background processes that earlier turns started.
     Turn(TurnNo),
     All,
 }
 
-impl Scope {
+impl EventFilter {
     fn covers(self, item: &EventItem) -> bool {
         let background = matches!(item.event.kind, EventKind::Output { background: true, .. });
         match self {
@@ -66,39 +66,39 @@ impl Scope {
     }
 }
 
-/// A question that waits for its answer.
-struct Question {
+/// An open prompt that waits for an answer.
+struct PendingPrompt {
     turn: TurnId,
     echo: Echo,
 }
 
-/// What an event means for the following.
-enum Meaning {
+/// What an event changes for the follower.
+enum EventEffect {
     Nothing,
-    Asks(Question),
-    /// Whoever it was, someone answered.
-    Answered,
-    Ends(Followed),
+    PromptOpened(PendingPrompt),
+    /// A client answered the prompt, or its turn ended.
+    PromptClosed,
+    Stop(FollowEnd),
 }
 
-pub struct Follower {
+pub struct SessionFollower {
     client: Client,
     session: SessionId,
     events: EventStream,
     displays: DisplayFiles,
-    place: OutputPlace,
+    offset: OutputOffset,
     turn_ids: HashMap<TurnNo, TurnId>,
 }
 
-impl Follower {
-    /// Follows from `session` as it was then.
+impl SessionFollower {
+    /// Starts at the position where `session` was read.
     pub fn new(client: &Client, session: &Session) -> Self {
         Self {
             client: client.clone(),
             session: session.id.clone(),
             events: client.events(&session.id, session.seq),
             displays: DisplayFiles::new(&client.dirs().state, &session.id),
-            place: OutputPlace::at(session.output_bytes),
+            offset: OutputOffset::at(session.output_bytes),
             turn_ids: HashMap::new(),
         }
     }
@@ -109,79 +109,81 @@ impl Follower {
         turn: &Turn,
         ctrl_c: CtrlC,
         person: &mut Person<'_>,
-    ) -> anyhow::Result<Followed> {
+    ) -> anyhow::Result<FollowEnd> {
         self.remember(turn.number, turn.id.clone());
-        self.follow(Scope::Turn(turn.number), Some(&turn.id), None, ctrl_c, person).await
+        self.follow(EventFilter::Turn(turn.number), Some(&turn.id), None, ctrl_c, person).await
     }
 
-    /// Shows everything until the session ends. `running` may wait for input
-    /// already.
+    /// Shows everything until the session ends. The `running` turn may already wait for input.
     pub async fn session(
         &mut self,
         running: Option<&Turn>,
         person: &mut Person<'_>,
-    ) -> anyhow::Result<Followed> {
-        let mut question = None;
+    ) -> anyhow::Result<FollowEnd> {
+        let mut prompt = None;
         if let Some(turn) = running {
             self.remember(turn.number, turn.id.clone());
             if let Some(wait) = &turn.stdin_wait {
-                question = Some(ask(turn.id.clone(), wait, person)?);
+                prompt = Some(open_prompt(turn.id.clone(), wait, person)?);
             }
         }
-        self.follow(Scope::All, None, question, CtrlC::Detach, person).await
+        self.follow(EventFilter::All, None, prompt, CtrlC::Detach, person).await
     }
 
     async fn follow(
         &mut self,
-        scope: Scope,
+        filter: EventFilter,
         interruptible: Option<&TurnId>,
-        mut question: Option<Question>,
+        mut prompt: Option<PendingPrompt>,
         mut ctrl_c: CtrlC,
         person: &mut Person<'_>,
-    ) -> anyhow::Result<Followed> {
+    ) -> anyhow::Result<FollowEnd> {
         loop {
             tokio::select! {
                 item = self.events.next() => {
                     let Some(item) = item? else {
-                        return Ok(Followed::SessionEnded(EndReason::Closed));
+                        return Ok(FollowEnd::SessionEnded(EndReason::Closed));
                     };
-                    match self.show(item, scope, person).await? {
-                        Meaning::Nothing => {}
-                        Meaning::Asks(asked) => question = Some(asked),
-                        Meaning::Answered => question = None,
-                        Meaning::Ends(followed) => return Ok(followed),
+                    match self.show(item, filter, person).await? {
+                        EventEffect::Nothing => {}
+                        EventEffect::PromptOpened(opened) => prompt = Some(opened),
+                        EventEffect::PromptClosed => prompt = None,
+                        EventEffect::Stop(end) => return Ok(end),
                     }
                 }
-                line = next_answer(&mut person.answers, question.as_ref()) => {
-                    if let Some(Question { turn, .. }) = question.take() {
+                line = next_answer(&mut person.answers, prompt.as_ref()) => {
+                    if let Some(PendingPrompt { turn, .. }) = prompt.take() {
                         let input = as_input(line?);
                         let sent = self.client.send_input(&self.session, &turn, &input).await;
-                        unless_over(sent)?;
+                        ignore_ended_turn(sent)?;
                     }
                 }
                 _ = person.interrupts.recv() => {
                     let Some(turn) = interruptible.filter(|_| ctrl_c != CtrlC::Detach) else {
-                        return Ok(Followed::Detached);
+                        return Ok(FollowEnd::Detached);
                     };
                     if ctrl_c == CtrlC::InterruptThenDetach {
                         ctrl_c = CtrlC::Detach;
-                        person.terminal.note("interrupting; Ctrl-C again leaves the turn alone")?;
+                        person.terminal.note(
+                            "Interrupting. Press Ctrl-C again to detach; the turn keeps running",
+                        )?;
                     }
-                    unless_over(self.client.interrupt_turn(&self.session, turn).await)?;
+                    let sent = self.client.interrupt_turn(&self.session, turn).await;
+                    ignore_ended_turn(sent)?;
                 }
             }
         }
     }
 
-    /// Shows one event, as far as `scope` covers it.
+    /// Shows one event if `filter` covers it.
     async fn show(
         &mut self,
         item: EventItem,
-        scope: Scope,
+        filter: EventFilter,
         person: &mut Person<'_>,
-    ) -> anyhow::Result<Meaning> {
-        // All output counts, shown or not.
-        let from = self.place.pass(&item);
+    ) -> anyhow::Result<EventEffect> {
+        // Output advances the offset whether it is shown or not.
+        let from = self.offset.advance(&item);
         match &item.event.kind {
             EventKind::TurnAccepted { id, .. } => {
                 if let Some(number) = item.event.turn {
@@ -192,13 +194,13 @@ impl Follower {
                 if let Some(message) = message {
                     person.terminal.note(message)?;
                 }
-                tell_receipt(receipt.as_ref(), person.terminal)?;
-                return Ok(Meaning::Ends(Followed::SessionEnded(*reason)));
+                show_receipt(receipt.as_ref(), person.terminal)?;
+                return Ok(EventEffect::Stop(FollowEnd::SessionEnded(*reason)));
             }
             _ => {}
         }
-        if !scope.covers(&item) {
-            return Ok(Meaning::Nothing);
+        if !filter.covers(&item) {
+            return Ok(EventEffect::Nothing);
         }
         match item.event.kind {
             EventKind::Output { stream, .. } => {
@@ -213,23 +215,23 @@ impl Follower {
             }
             EventKind::StdinWait { prompt, secret } => {
                 let turn = self.turn_id(item.event.turn);
-                return Ok(Meaning::Asks(ask(turn, &StdinWait { prompt, secret }, person)?));
+                let wait = StdinWait { prompt, secret };
+                return Ok(EventEffect::PromptOpened(open_prompt(turn, &wait, person)?));
             }
-            EventKind::InputTaken { .. } => return Ok(Meaning::Answered),
+            EventKind::InputTaken { .. } => return Ok(EventEffect::PromptClosed),
             EventKind::OutputDropped { bytes, .. } => {
-                person.terminal.note(&format!("{bytes} bytes of output were not kept"))?;
+                person.terminal.note(&format!("{bytes} bytes of output were dropped"))?;
             }
             EventKind::TurnEnded { outcome, error, receipt, .. } => {
-                tell_end(outcome, error.as_ref(), receipt.as_ref(), person.terminal)?;
-                return Ok(match scope {
-                    Scope::Turn(_) => Meaning::Ends(Followed::TurnEnded(outcome)),
-                    // Nobody can answer a turn that is over.
-                    Scope::All => Meaning::Answered,
+                show_end(outcome, error.as_ref(), receipt.as_ref(), person.terminal)?;
+                return Ok(match filter {
+                    EventFilter::Turn(_) => EventEffect::Stop(FollowEnd::TurnEnded(outcome)),
+                    EventFilter::All => EventEffect::PromptClosed,
                 });
             }
             _ => {}
         }
-        Ok(Meaning::Nothing)
+        Ok(EventEffect::Nothing)
     }
 
     async fn show_display(
@@ -263,33 +265,37 @@ impl Follower {
     }
 }
 
-fn ask(turn: TurnId, wait: &StdinWait, person: &mut Person<'_>) -> anyhow::Result<Question> {
+fn open_prompt(
+    turn: TurnId,
+    wait: &StdinWait,
+    person: &mut Person<'_>,
+) -> anyhow::Result<PendingPrompt> {
     person.terminal.prompt(&wait.prompt)?;
-    Ok(Question { turn, echo: if wait.secret { Echo::Hidden } else { Echo::Shown } })
+    Ok(PendingPrompt { turn, echo: if wait.secret { Echo::Hidden } else { Echo::Shown } })
 }
 
-/// The next line once a question waits; never before.
+/// The next line if a prompt is open. Never returns while no prompt is open.
 async fn next_answer(
-    answers: &mut Option<Answers>,
-    question: Option<&Question>,
+    answers: &mut Option<AnswerReader>,
+    prompt: Option<&PendingPrompt>,
 ) -> std::io::Result<Vec<u8>> {
-    match (question, answers) {
+    match (prompt, answers) {
         (None, _) => std::future::pending().await,
         (Some(_), None) => Ok(Vec::new()),
-        (Some(question), Some(answers)) => answers.line(question.echo).await,
+        (Some(prompt), Some(answers)) => answers.line(prompt.echo).await,
     }
 }
 
-/// A turn that ended before our word reached it is no error.
-fn unless_over(answered: Result<Turn, ClientError>) -> Result<(), ClientError> {
-    match answered {
+/// Ignores the error that the turn ended before the request arrived.
+fn ignore_ended_turn(sent: Result<Turn, ClientError>) -> Result<(), ClientError> {
+    match sent {
         Err(error) if error.api_code() == Some(ErrorCode::TurnNotRunning) => Ok(()),
         other => other.map(drop),
     }
 }
 
-/// Says how a turn ended where its own output does not.
-fn tell_end(
+/// Prints how a turn ended, unless its output shows that already.
+fn show_end(
     outcome: Outcome,
     error: Option<&TurnError>,
     receipt: Option<&Receipt>,
@@ -301,15 +307,15 @@ fn tell_end(
         (_, Some(TurnError { code: Some(code), message, .. })) => {
             terminal.complain(what_happened(*code), code.as_str(), message)?;
         }
-        (Outcome::Interrupted, _) => terminal.note("interrupted")?,
-        (Outcome::TimedOut, _) => terminal.note("the deadline passed")?,
+        (Outcome::Interrupted, _) => terminal.note("the turn was interrupted")?,
+        (Outcome::TimedOut, _) => terminal.note("the turn's deadline passed")?,
         (Outcome::Lost, _) => terminal.note("the turn was lost")?,
         (Outcome::Error, _) => {}
     }
-    tell_receipt(receipt, terminal)
+    show_receipt(receipt, terminal)
 }
 
-fn tell_receipt(receipt: Option<&Receipt>, terminal: &mut Terminal) -> std::io::Result<()> {
+fn show_receipt(receipt: Option<&Receipt>, terminal: &mut Terminal) -> std::io::Result<()> {
     let Some(receipt) = receipt else { return Ok(()) };
     for (name, things) in [("kept", &receipt.kept), ("lost", &receipt.lost)] {
         if !things.is_empty() {
@@ -323,11 +329,13 @@ fn what_happened(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::DeadlinePassed => "the turn's deadline passed",
         ErrorCode::Unstoppable => "the turn did not stop in time, and its worker was killed",
-        ErrorCode::StateLost => "the turn waited behind one that lost the session's state",
+        ErrorCode::StateLost => {
+            "an earlier turn lost the session's state, so this turn did not run"
+        }
         ErrorCode::WorkerFailed => "the worker could not be started",
-        ErrorCode::WorkerDied => "the worker died in the turn",
-        ErrorCode::KeeperLost => "the session's keeper died in the turn",
-        ErrorCode::ProtocolError => "the worker broke the protocol",
+        ErrorCode::WorkerDied => "the worker died during the turn",
+        ErrorCode::KeeperLost => "the session's keeper died during the turn",
+        ErrorCode::ProtocolError => "the worker violated the protocol",
         ErrorCode::SessionClosed => "the session was closed",
         ErrorCode::DiskFull => "the disk is full",
         _ => "the turn was ended",

@@ -1,6 +1,8 @@
-//! The binary: chooses what to be. A keeper, what keepers are forked from, or the holder of an MCP
-//! server, is chosen before anything else is touched: thousands of them may run on a machine, and none
-//! of them needs an argument parser or an async runtime.
+//! The `windlass` binary. The first argument selects the role.
+//!
+//! The keeper, the nursery (which forks keepers) and the holder of an MCP server are dispatched before
+//! anything else runs: a machine may run thousands of these processes, and they need no argument parser
+//! and no async runtime.
 
 use std::process::ExitCode;
 
@@ -15,11 +17,11 @@ mod displays;
 mod duration;
 mod exit;
 mod follow;
-mod leaving;
 mod node_access;
 mod outlook;
 mod output_bytes;
 mod policy_options;
+mod session_guard;
 mod size;
 mod storage_notes;
 mod terminal;

@@ -1,4 +1,4 @@
-//! How commands reach the node: started when a command needs one, or only looked for.
+//! How commands connect to the node. Some commands start a missing node; others only use a running one.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -10,25 +10,27 @@ use windlass_protocol::{ErrorCode, SessionId};
 
 use crate::terminal::Terminal;
 
-/// Names a node behind a TCP door; commands then use that one and start none.
+/// URL of a node that listens on TCP. If it is set, commands use that node and never start one.
 const URL: &str = "WINDLASS_URL";
 
-/// What opens that door. Without it, the token file of this user's own node is used.
+/// The token for `WINDLASS_URL`. Without it, commands read the token file of this user's node.
 const TOKEN: &str = "WINDLASS_TOKEN";
 
-/// A client; the node is started if there is none.
-pub async fn started() -> anyhow::Result<Client> {
-    started_with(Vec::new()).await
+/// Connects to the node, and starts the node if none is running.
+pub async fn connect_or_start() -> anyhow::Result<Client> {
+    connect_or_start_with(Vec::new()).await
 }
 
-/// A client; the node is started as `windlass node ARGS...` if there is none.
-pub async fn started_with(args: Vec<OsString>) -> anyhow::Result<Client> {
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
+/// Connects to the node, and starts it as `windlass node ARGS...` if none is running.
+pub async fn connect_or_start_with(args: Vec<OsString>) -> anyhow::Result<Client> {
+    let program =
+        std::env::current_exe().context("cannot find the path of the windlass program")?;
     Ok(connect(StartNode::IfAbsent { program, args }).await?)
 }
 
-/// The same as [`started`], for whoever connects later and tells of it in other ways.
-pub async fn started_later() -> Result<Client, ClientError> {
+/// The same as [`connect_or_start`] with a typed error, for callers that connect later and report
+/// failures themselves.
+pub async fn try_connect_or_start() -> Result<Client, ClientError> {
     let start = match std::env::current_exe() {
         Ok(program) => StartNode::IfAbsent { program, args: Vec::new() },
         Err(_) => StartNode::Never,
@@ -36,8 +38,8 @@ pub async fn started_later() -> Result<Client, ClientError> {
     connect(start).await
 }
 
-/// A client of a node that runs already; `None` if none does.
-pub async fn present() -> anyhow::Result<Option<Client>> {
+/// Connects to a running node. Returns `None` if no node is running.
+pub async fn connect_if_running() -> anyhow::Result<Option<Client>> {
     match connect(StartNode::Never).await {
         Ok(client) => Ok(Some(client)),
         Err(ClientError::Unreachable { .. }) => Ok(None),
@@ -45,19 +47,19 @@ pub async fn present() -> anyhow::Result<Option<Client>> {
     }
 }
 
-/// A client of a node that runs already. If none does, the user is told so, as JSON where `json` asks for it.
-pub async fn present_or_told(
+/// Connects to a running node. If no node is running, prints that, as JSON `null` if `json` is set.
+pub async fn connect_if_running_or_say(
     terminal: &mut Terminal,
     json: bool,
 ) -> anyhow::Result<Option<Client>> {
-    let client = present().await?;
+    let client = connect_if_running().await?;
     if client.is_none() {
         terminal.say(if json { "null" } else { "no node is running" })?;
     }
     Ok(client)
 }
 
-/// Whether the node is one behind a TCP door, whose processes may be another machine's.
+/// Whether commands use a node over TCP. Its processes may run on another machine.
 pub fn is_remote() -> bool {
     std::env::var_os(URL).is_some()
 }
@@ -73,8 +75,8 @@ async fn connect(start: StartNode) -> Result<Client, ClientError> {
     Client::connect_remote(RemoteNode::new(url, &token)?, dirs).await
 }
 
-/// Ends a session that this command made. A node that is gone or stopping is not started again
-/// for it: it has ended its sessions, or their keepers end them.
+/// Ends a session that this command created. Does not restart a node that is gone or stopping: such a
+/// node has ended its sessions, or their keepers end them.
 pub async fn close(client: &Client, session: &SessionId) -> Result<(), ClientError> {
     let client = client.with_start(StartNode::Never).with_retry_for(Duration::ZERO);
     match client.close_session(session, CloseQuery::default()).await {

@@ -1,25 +1,26 @@
-//! What a policy would amount to for a session here: the machine is asked, the files around are
-//! looked at, a plan is made. Starts no session and needs no node.
+//! Predicts how a policy would be enforced for a session in the current directory: surveys the machine and
+//! the files, and makes a plan. Starts no session and needs no node.
 
 use anyhow::Context;
 use windlass_client::{ClientError, Dirs};
 use windlass_confine::plan::depth;
-use windlass_confine::survey::{Place, homes};
-use windlass_confine::{Machine, Plan, PlanError, Site, plan, survey};
+use windlass_confine::survey::{FileSurvey, homes};
+use windlass_confine::{MachineSupport, Plan, PlanError, SurveyInput, plan, survey};
 use windlass_protocol::policy::Policy;
 
-/// A policy, in a place, on a machine.
+/// The predicted enforcement of a policy, for one workspace on one machine.
 #[derive(Debug)]
 pub struct Outlook {
-    pub place: Place,
-    /// How a session would be confined, required or not; nothing where its level cannot be had.
+    pub place: FileSurvey,
+    /// How a session would be confined, even if a required control is missing. `None` if the level is not
+    /// available.
     pub plan: Option<Plan>,
     /// Why a session would not start.
     pub refused: Option<PlanError>,
 }
 
 impl Outlook {
-    pub fn new(policy: &Policy, machine: &Machine, site: &Site) -> Self {
+    pub fn new(policy: &Policy, machine: &MachineSupport, site: &SurveyInput) -> Self {
         let place = survey(policy, site, depth(policy, machine));
         let refused = plan(policy, machine, &place).err();
         let lenient = Policy { required: Vec::new(), ..policy.clone() };
@@ -28,17 +29,17 @@ impl Outlook {
     }
 }
 
-/// The current directory as a workspace, as a node of this user would see it.
-pub fn site_here() -> anyhow::Result<Site> {
+/// The current directory as a workspace, as the node of this user would see it.
+pub fn site_here() -> anyhow::Result<SurveyInput> {
     let dirs = Dirs::from_env().map_err(ClientError::from)?;
-    Ok(Site {
-        workspace: std::env::current_dir().context("the current directory is gone")?,
+    Ok(SurveyInput {
+        workspace: std::env::current_dir().context("the current directory does not exist")?,
         program: None,
         needed: Vec::new(),
         hidden: vec![dirs.state, dirs.runtime],
         home: std::env::home_dir(),
         homes: homes::homes(),
         programs: homes::programs(),
-        ..Site::default()
+        ..SurveyInput::default()
     })
 }

@@ -1,22 +1,23 @@
-//! The bytes of output events, wherever they are: in the event, or, where they were too many for
-//! it, in the session's output. Owns the place that counts them; shows nothing.
+//! Fetches the bytes of output events: from the event, or from the session's output if they were too many
+//! for the event. Counts the output offset. Prints nothing.
 
 use base64::Engine;
 use windlass_client::Client;
 use windlass_protocol::api::{EventItem, OutputQuery};
 use windlass_protocol::{EventKind, SessionId};
 
-/// How far into a session's output its events have come.
+/// The offset in a session's output that its events have reached.
 #[derive(Debug, Clone, Copy)]
-pub struct OutputPlace(u64);
+pub struct OutputOffset(u64);
 
-impl OutputPlace {
+impl OutputOffset {
     pub fn at(offset: u64) -> Self {
         Self(offset)
     }
 
-    /// Passes an event, and gives where its output began. Every event must be passed once.
-    pub fn pass(&mut self, item: &EventItem) -> u64 {
+    /// Advances by the output of an event, and returns the offset where that output begins. Must be called
+    /// once for every event.
+    pub fn advance(&mut self, item: &EventItem) -> u64 {
         let from = self.0;
         self.0 += match item.event.kind {
             EventKind::Output { .. } => item.bytes,
@@ -27,7 +28,7 @@ impl OutputPlace {
     }
 }
 
-/// An output event's bytes; `from` is where they begin.
+/// The bytes of an output event; `from` is their offset.
 pub async fn fetch(
     client: &Client,
     session: &SessionId,

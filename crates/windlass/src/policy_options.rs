@@ -1,5 +1,5 @@
-//! The options that say what a new session may touch, the same for every command that makes or
-//! explains one, and the request that comes of them.
+//! The policy options of every command that creates a session or explains a policy, and the policy request
+//! that they produce.
 
 use std::path::{Path, PathBuf};
 
@@ -14,45 +14,45 @@ use crate::size;
 
 /// The policy of a new session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
-#[command(next_help_heading = "What a new session may touch")]
+#[command(next_help_heading = "What a new session may access")]
 pub struct PolicyOptions {
     /// The preset to start from; default: workspace
     #[arg(long, value_name = "PRESET", value_parser = presets())]
     policy: Option<Preset>,
-    /// A policy request as JSON; the other options come on top of it
+    /// A file with a policy request as JSON; the other options extend or override it
     #[arg(long, value_name = "FILE")]
     policy_file: Option<PathBuf>,
-    /// How strongly to confine; default: as strongly as this machine can, and never none
+    /// The isolation level; default: the strongest that this machine supports, never none
     #[arg(long, value_name = "LEVEL", value_parser = levels())]
     isolation: Option<Isolation>,
-    /// A host that can be reached: name, name:port, *.name or name=address; can be repeated
+    /// Allow a host: name, name:port, *.name or name=address; can be repeated
     #[arg(long, value_name = "RULE", value_parser = HostRule::parse)]
     allow_host: Vec<HostRule>,
-    /// Unix sockets that can be made: local, or none but connected pairs; default: local
+    /// Unix sockets that the session may create: local, or none (only connected pairs); default: local
     #[arg(long, value_name = "WHICH", value_parser = unix_sockets())]
     unix_sockets: Option<UnixSockets>,
-    /// One more directory that can be written; can be repeated
+    /// Make one more directory writable; can be repeated
     #[arg(long, value_name = "PATH")]
     writable: Vec<String>,
-    /// One more path that cannot be seen; can be repeated
+    /// Hide one more path; can be repeated
     #[arg(long, value_name = "PATH")]
     hide: Vec<String>,
-    /// A path or name that the preset hides or protects, and that is not to be; can be repeated
+    /// Do not hide or protect this path or name of the preset; can be repeated
     #[arg(long, value_name = "PATH")]
     show: Vec<String>,
-    /// Tools of the node's MCP servers that can be called: server.tool, server.* or *; can be repeated
+    /// Allow tools of the node's MCP servers: server.tool, server.* or *; can be repeated
     #[arg(long, value_name = "RULE", value_parser = parse_tool_rule)]
     tools: Vec<ToolRule>,
-    /// The most memory of all its processes together, like 512M or 4G
+    /// Memory limit of all processes together, for example 512M or 4G
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<u64>,
-    /// The most processes and threads at once
+    /// Maximum number of processes and threads
     #[arg(long, value_name = "N")]
     processes: Option<u32>,
 }
 
 impl PolicyOptions {
-    /// What they ask for; nothing where none of them is given.
+    /// The policy request of these options. `None` if no option is given.
     pub fn request(&self) -> anyhow::Result<Option<PolicyRequest>> {
         if *self == Self::default() {
             return Ok(None);
@@ -61,11 +61,11 @@ impl PolicyOptions {
             Some(file) => read(file)?,
             None => PolicyRequest::default(),
         };
-        let here = std::env::current_dir().context("the current directory is gone")?;
+        let here = std::env::current_dir().context("the current directory does not exist")?;
         self.over(base, &here, std::env::home_dir().as_deref()).map(Some)
     }
 
-    /// The whole policy that they ask for.
+    /// The complete policy of these options.
     pub fn resolve(&self) -> anyhow::Result<Policy> {
         Ok(self.request()?.unwrap_or_default().resolve()?)
     }
@@ -89,8 +89,8 @@ impl PolicyOptions {
         for path in &self.show {
             let Some(found) = as_listed(path, here, home, &listed) else {
                 bail!(
-                    "--show {path}: the policy neither hides nor protects it; \
-                     `windlass policy show` has the lists"
+                    "--show {path}: the policy neither hides nor protects this path; \
+                     `windlass policy show` lists the hidden and protected paths"
                 );
             };
             request.shown.push(found);
@@ -127,10 +127,11 @@ fn unix_sockets() -> impl TypedValueParser<Value = UnixSockets> {
 fn read(file: &Path) -> anyhow::Result<PolicyRequest> {
     let text = std::fs::read_to_string(file)
         .with_context(|| format!("cannot read the policy {}", file.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} is no policy request", file.display()))
+    serde_json::from_str(&text)
+        .with_context(|| format!("{} is not a valid policy request", file.display()))
 }
 
-/// The file's hosts, and these.
+/// The hosts of the policy file and of the options.
 fn with_hosts(network: Option<Network>, more: &[HostRule]) -> Network {
     let mut rules = match network {
         Some(Network::Hosts(HostRules(rules))) => rules,
@@ -140,7 +141,7 @@ fn with_hosts(network: Option<Network>, more: &[HostRule]) -> Network {
     Network::Hosts(HostRules(rules))
 }
 
-/// A node has another working directory. `~/` is left for it to read.
+/// Makes a path absolute, because the node has another working directory. The node expands `~/`.
 fn absolute(path: &String, here: &Path) -> String {
     if path.starts_with("~/") || path == "~" {
         return path.clone();
@@ -148,13 +149,14 @@ fn absolute(path: &String, here: &Path) -> String {
     here.join(path).display().to_string()
 }
 
-/// Everything that can be shown.
+/// Every path and name that `--show` accepts.
 fn listed(request: &PolicyRequest) -> Vec<String> {
     let policy = Policy::of(request.preset.unwrap_or_default());
     policy.hidden.into_iter().chain(policy.protected).chain(request.hidden.clone()).collect()
 }
 
-/// How the lists write a path: as it was typed, absolute, or below `~`, which a shell has replaced.
+/// The form of `path` that the lists contain: as typed, absolute, or below `~`. The shell has already
+/// expanded `~`.
 fn as_listed(path: &str, here: &Path, home: Option<&Path>, listed: &[String]) -> Option<String> {
     let path = path.trim_end_matches('/').to_owned();
     let whole = absolute(&path, here);
@@ -171,19 +173,19 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Line {
+    struct TestCli {
         #[command(flatten)]
         options: PolicyOptions,
     }
 
     fn request(args: &[&str]) -> anyhow::Result<PolicyRequest> {
-        let line = Line::try_parse_from(std::iter::once(&"x").chain(args))?;
+        let line = TestCli::try_parse_from(std::iter::once(&"x").chain(args))?;
         let home = Path::new("/people/u");
         line.options.over(PolicyRequest::default(), &home.join("work"), Some(home))
     }
 
     #[test]
-    fn no_option_asks_for_nothing() {
+    fn without_options_there_is_no_request() {
         assert_eq!(PolicyOptions::default().request().unwrap(), None);
         assert_eq!(request(&[]).unwrap(), PolicyRequest::default());
     }
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_policy_is_refused_by_name() {
+    fn an_invalid_option_is_refused_with_a_reason() {
         for (option, why) in [
             ("--policy=loose", "read-only"),
             ("--isolation=some", "landlock"),
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn options_come_on_top_of_the_file() {
+    fn options_extend_and_override_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("policy.json");
         let text = r#"{"preset": "read-only", "network": {"hosts": ["a.org"]},
@@ -246,7 +248,7 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let args = ["x", "--processes=9", "--allow-host=b.org", "--policy-file"];
         let args = args.into_iter().map(Into::into).chain([file.into_os_string()]);
-        let asked = Line::try_parse_from(args).unwrap().options.request().unwrap().unwrap();
+        let asked = TestCli::try_parse_from(args).unwrap().options.request().unwrap().unwrap();
         assert_eq!(asked.preset, Some(Preset::ReadOnly));
         assert_eq!(asked.limits.processes, Some(9));
         assert_eq!(asked.limits.memory_bytes, Some(7));

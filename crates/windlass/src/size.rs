@@ -1,17 +1,20 @@
 //! Sizes as people type them and read them: `512M`, `4GiB`. All units are powers of 1024.
+//!
+//! Not the crate `bytesize`: it reads `512M` as 512,000,000 bytes. Docker and systemd, whose limits people know, read
+//! powers of 1024.
 
 const UNITS: [&str; 5] = ["K", "M", "G", "T", "P"];
 
-/// Why a text is no size.
+/// Why a text is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
-    #[error("a size is a number of bytes, or a number and a unit (K, M, G, T), like 512M or 4GiB")]
+    #[error("a size is a number of bytes, or a number and a unit (K, M, G, T), for example 512M")]
     Form,
-    #[error("that is larger than any size here can be")]
+    #[error("the size is too large")]
     TooLarge,
 }
 
-/// Bytes from `1073741824`, `1024M`, `1G`, `1GiB` or `1GB`.
+/// Parses `1073741824`, `1024M`, `1G`, `1GiB` or `1GB` into bytes.
 pub fn parse(text: &str) -> Result<u64, SizeError> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -32,7 +35,7 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
         .ok_or(SizeError::TooLarge)
 }
 
-/// A size in the unit that fits, with one decimal: `1.5 KiB`.
+/// Formats a size in the largest fitting unit with one decimal: `1.5 KiB`.
 pub fn show(count: u64) -> String {
     if count < 1024 {
         return format!("{count} B");
@@ -46,7 +49,7 @@ pub fn show(count: u64) -> String {
     format!("{}.{} {}iB", tenths / 10, tenths % 10, UNITS[unit])
 }
 
-/// The same without a decimal that says nothing: `4 GiB`.
+/// The same without a decimal that is zero: `4 GiB`.
 pub fn short(count: u64) -> String {
     show(count).replace(".0 ", " ")
 }

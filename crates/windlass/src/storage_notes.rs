@@ -1,25 +1,25 @@
-//! What a person should know of the disk with a node's state, for `status` and `doctor`.
+//! Warnings about the disk with the node's state, for `status` and `doctor`.
 
 use windlass_protocol::storage::{IndexStorage, StateStorage};
 
 use crate::size;
 
-/// With less room than this the disk counts as full: the next turn may find no room for its output.
+/// With less free space than this the disk counts as full: the next turn may have no space for its output.
 const FULL_BYTES: u64 = 1 << 20;
 
-/// One sentence for each thing that is not as it should be.
+/// One sentence per problem.
 pub fn notes(storage: &StateStorage) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(free) = storage.free_bytes.filter(|free| *free < FULL_BYTES) {
         notes.push(format!(
-            "the disk is full ({} free): turns fail with disk_full until there is room",
+            "the disk is full ({} free): turns fail with disk_full until there is free space",
             size::show(free)
         ));
     }
     if storage.index == IndexStorage::Memory {
         notes.push(
-            "the index is in memory, since the disk was full when the node started; \
-             the next start writes it to the disk"
+            "the index is in memory because the disk was full when the node started; \
+             the next start of the node writes it to the disk"
                 .to_owned(),
         );
     }
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_not_as_it_should_be_is_told() {
+    fn only_problems_are_listed() {
         let mut storage = StateStorage {
             free_bytes: Some(FULL_BYTES),
             index: IndexStorage::File,

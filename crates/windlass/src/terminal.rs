@@ -1,5 +1,5 @@
-//! The one place that writes to the terminal: bytes of sessions, notes to the person, tables, and
-//! errors with their code and remedy. Decides nothing.
+//! The only module that writes to the terminal: output of sessions, notes to the user, tables, and errors
+//! with their code and remedy.
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -10,8 +10,8 @@ use windlass_client::ClientError;
 pub struct Terminal {
     out_colours: Colours,
     err_colours: Colours,
-    /// Whether the last byte shown ended a line.
-    line: Line,
+    /// Whether the last printed byte was a newline.
+    line: LineState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,12 +21,12 @@ enum Colours {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Line {
+enum LineState {
     Fresh,
     Open,
 }
 
-/// Colours by what they mean.
+/// Colours by meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
     Error,
@@ -58,63 +58,63 @@ impl Terminal {
         Self {
             out_colours: colours(io::stdout().is_terminal()),
             err_colours: colours(io::stderr().is_terminal()),
-            line: Line::Fresh,
+            line: LineState::Fresh,
         }
     }
 
-    /// Without colours, wherever it writes to.
+    /// A terminal that never uses colours.
     #[cfg(test)]
     pub fn plain() -> Self {
-        Self { out_colours: Colours::Off, err_colours: Colours::Off, line: Line::Fresh }
+        Self { out_colours: Colours::Off, err_colours: Colours::Off, line: LineState::Fresh }
     }
 
-    /// A session's bytes, as they are.
+    /// Writes bytes to standard output.
     pub fn out(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.noted(bytes);
+        self.track_line(bytes);
         let mut stdout = io::stdout().lock();
         stdout.write_all(bytes)?;
         stdout.flush()
     }
 
-    /// A session's bytes, as they are.
+    /// Writes bytes to standard error.
     pub fn err(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.noted(bytes);
+        self.track_line(bytes);
         io::stderr().lock().write_all(bytes)
     }
 
-    /// A line of a command's own result.
+    /// Prints a line of the command's result to standard output.
     pub fn say(&mut self, line: &str) -> io::Result<()> {
         self.out(format!("{line}\n").as_bytes())
     }
 
-    /// A line for the person, beside the result.
+    /// Prints a line for the user to standard error.
     pub fn note(&mut self, line: &str) -> io::Result<()> {
         self.end_line()?;
         let line = paint(self.err_colours, Tone::Faint, line);
         self.err(format!("{line}\n").as_bytes())
     }
 
-    /// A prompt that the answer is typed behind.
+    /// Prints a prompt. The user types the answer on the same line.
     pub fn prompt(&mut self, text: &str) -> io::Result<()> {
         self.err(text.as_bytes())?;
-        self.line = Line::Fresh;
+        self.line = LineState::Fresh;
         Ok(())
     }
 
-    /// Ends a line that a session left open, so that the next word begins one.
+    /// Ends the current line if the session left it open.
     pub fn end_line(&mut self) -> io::Result<()> {
         match self.line {
-            Line::Open => self.err(b"\n"),
-            Line::Fresh => Ok(()),
+            LineState::Open => self.err(b"\n"),
+            LineState::Fresh => Ok(()),
         }
     }
 
-    /// `text` in a colour, where standard output shows any.
+    /// `text` in a colour, if standard output shows colours.
     pub fn tone(&self, tone: Tone, text: &str) -> String {
         paint(self.out_colours, tone, text)
     }
 
-    /// An error that did not stop the command.
+    /// Prints an error with its code and remedy.
     pub fn complain(&mut self, message: &str, code: &str, remedy: &str) -> io::Result<()> {
         self.end_line()?;
         let mut text = format!("{} {message}\n", paint(self.err_colours, Tone::Error, "error:"));
@@ -126,13 +126,13 @@ impl Terminal {
         self.err(text.as_bytes())
     }
 
-    /// Tells why the command failed. A reader of our output that went away is no failure.
+    /// Prints why the command failed. A closed output pipe is not a failure.
     pub fn fail(&mut self, error: &anyhow::Error) -> ExitCode {
         let cause = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
         if cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe) {
             return ExitCode::SUCCESS;
         }
-        // Nobody is left to tell when standard error is gone as well.
+        // If standard error is closed too, the error cannot be reported.
         let _ = match error.downcast_ref::<ClientError>() {
             Some(known) => self.complain(&known.to_string(), known.code(), &known.remedy()),
             None => self.complain(&format!("{error:#}"), "", ""),
@@ -140,10 +140,10 @@ impl Terminal {
         ExitCode::FAILURE
     }
 
-    fn noted(&mut self, bytes: &[u8]) {
+    fn track_line(&mut self, bytes: &[u8]) {
         match bytes.last() {
-            Some(b'\n') => self.line = Line::Fresh,
-            Some(_) => self.line = Line::Open,
+            Some(b'\n') => self.line = LineState::Fresh,
+            Some(_) => self.line = LineState::Open,
             None => {}
         }
     }
@@ -156,7 +156,7 @@ fn paint(colours: Colours, tone: Tone, text: &str) -> String {
     }
 }
 
-/// Rows under their headings, each column as wide as its widest cell; the last is not padded.
+/// Formats rows under headings. Each column is as wide as its widest cell; the last column is not padded.
 pub fn table<const COLUMNS: usize>(
     headings: [&str; COLUMNS],
     rows: &[[String; COLUMNS]],

@@ -1,43 +1,42 @@
-//! Whether what was typed so far is a whole piece of code, by the simple rules that a person
-//! typing expects: brackets and quotes are closed, no line ends in a colon or a backslash, and an
-//! indented block ends with an empty line. What the language itself thinks of it, the worker
-//! says.
+//! Decides whether the typed lines are a complete input, by simple rules: brackets and quotes are closed,
+//! the last line does not end in a colon or a backslash, and an empty line ends an indented block. The worker
+//! reports syntax errors.
 
 use windlass_protocol::kinds::TypedInput;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Input {
+pub enum Completeness {
     Complete,
     Unfinished,
 }
 
-/// Checks by the rules of a language. `source` is all lines typed so far, without the last line's end.
-pub fn check(rules: TypedInput, source: &str) -> Input {
+/// Checks by the rules of a language. `source` has all lines typed so far, without the last newline.
+pub fn check(rules: TypedInput, source: &str) -> Completeness {
     match rules {
         TypedInput::IndentedBlocks => indented_blocks(source),
     }
 }
 
-fn indented_blocks(source: &str) -> Input {
-    let Some(last) = source.lines().last() else { return Input::Complete };
-    // An empty line typed last: `lines` does not show it.
+fn indented_blocks(source: &str) -> Completeness {
+    let Some(last) = source.lines().last() else { return Completeness::Complete };
+    // `lines` does not return an empty last line.
     let ends_empty = source.ends_with('\n') || last.trim().is_empty();
     let scan = Scan::of(source);
     if scan.open_brackets > 0 || scan.open_quote || scan.continued {
-        return Input::Unfinished;
+        return Completeness::Unfinished;
     }
     if ends_empty {
-        return Input::Complete;
+        return Completeness::Complete;
     }
     let indented = last.starts_with([' ', '\t']) && source.lines().count() > 1;
     let decorator = last.trim_start().starts_with('@');
     if scan.ends_in_colon || indented || decorator {
-        return Input::Unfinished;
+        return Completeness::Unfinished;
     }
-    Input::Complete
+    Completeness::Complete
 }
 
-/// What is still open at the end of some source.
+/// What is still open at the end of the source.
 #[derive(Debug, Default)]
 struct Scan {
     open_brackets: usize,
@@ -45,7 +44,7 @@ struct Scan {
     open_quote: bool,
     /// The last line ends in a backslash.
     continued: bool,
-    /// The last thing outside comments and strings is a colon.
+    /// The last character outside comments and strings is a colon.
     ends_in_colon: bool,
 }
 
@@ -78,7 +77,7 @@ impl Scan {
         }
     }
 
-    /// Passes over a string; what follows it is given back.
+    /// Skips a string literal and returns the rest of the source.
     fn string<'a>(&mut self, rest: &'a str, quote: char) -> &'a str {
         self.ends_in_colon = false;
         let triple: String = [quote; 3].iter().collect();
@@ -96,7 +95,7 @@ impl Scan {
                     self.open_quote = is_triple;
                     return "";
                 }
-                // A quote left open at its line's end is an error: the worker says so.
+                // A quote that is open at the end of its line is an error, which the worker reports.
                 Some('\n') if !is_triple => return inside,
                 Some('\\') => {
                     if characters.next().is_none() {
@@ -139,12 +138,12 @@ mod tests {
             " 1",
             "f'{x:>3}'",
         ] {
-            assert_eq!(indented_blocks(source), Input::Complete, "{source:?}");
+            assert_eq!(indented_blocks(source), Completeness::Complete, "{source:?}");
         }
     }
 
     #[test]
-    fn open_inputs_ask_for_more() {
+    fn open_inputs_are_unfinished() {
         for source in [
             "f(1,",
             "x = [",
@@ -161,7 +160,7 @@ mod tests {
             "def f(\n    a,\n):",
             "f('a)', (",
         ] {
-            assert_eq!(indented_blocks(source), Input::Unfinished, "{source:?}");
+            assert_eq!(indented_blocks(source), Completeness::Unfinished, "{source:?}");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Where a new session works: the current directory, one that was named, or a directory of the
-//! session's own where the current one is a home or holds programs. From there the user's shell runs
-//! what it runs next.
+//! Chooses the workspace of a new session: the named directory, or the current one. If the current
+//! directory is a home or holds programs, the node creates a separate directory, because the user's shell
+//! executes files from homes and program directories.
 
 use std::path::{Path, PathBuf};
 
@@ -11,46 +11,49 @@ use windlass_protocol::policy::PolicyRequest;
 
 use crate::terminal::Terminal;
 
-/// The directory of a new session.
+/// The workspace of a new session.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Workspace {
-    /// The node makes one for the session.
-    Own,
+pub enum WorkspaceChoice {
+    /// The node creates a directory for the session.
+    MadeByNode,
     Directory(PathBuf),
-    /// Named although shells run what is in it: the session starts only if that can be held.
+    /// A named directory with files that shells execute. The session starts only if the machine can protect
+    /// those files.
     Guarded(PathBuf),
 }
 
-impl Workspace {
-    /// The named directory, or the current one if a session may work there. Says so if not.
+impl WorkspaceChoice {
+    /// The named directory, or the current one if a session may work there. Otherwise prints a note and lets
+    /// the node create a directory.
     pub fn choose(named: Option<&Path>, terminal: &mut Terminal) -> anyhow::Result<Self> {
         if let Some(named) = named {
-            let path = named.canonicalize().with_context(|| format!("no {}", named.display()))?;
+            let failed = || format!("cannot use workspace {}", named.display());
+            let path = named.canonicalize().with_context(failed)?;
             return Ok(match may_work_in(&path) {
                 true => Self::Directory(path),
                 false => Self::Guarded(path),
             });
         }
-        let here = std::env::current_dir().context("the current directory is gone")?;
+        let here = std::env::current_dir().context("the current directory does not exist")?;
         if may_work_in(&here) {
             return Ok(Self::Directory(here));
         }
         terminal.note(&format!(
-            "the session works in a directory of its own: {} is a home, holds one, or is where programs \
-             are, and your shell runs what is in it; name another directory with --workspace DIR",
+            "the session gets a separate workspace: {} is a home, contains one, or holds programs that \
+             your shell runs; choose another directory with --workspace DIR",
             here.display()
         ))?;
-        Ok(Self::Own)
+        Ok(Self::MadeByNode)
     }
 
     pub fn directory(&self) -> Option<&Path> {
         match self {
-            Self::Own => None,
+            Self::MadeByNode => None,
             Self::Directory(path) | Self::Guarded(path) => Some(path),
         }
     }
 
-    /// The policy that was asked for; in a guarded directory it requires that names are protected.
+    /// The requested policy. In a guarded directory it also requires the control `protected`.
     pub fn required(&self, policy: Option<PolicyRequest>) -> anyhow::Result<Option<PolicyRequest>> {
         let Self::Guarded(_) = self else { return Ok(policy) };
         let mut policy = policy.unwrap_or_default();
@@ -63,7 +66,7 @@ impl Workspace {
     }
 }
 
-/// Whether a session may work in a directory and write there as a whole.
+/// Whether a session may use a directory as its workspace and write everywhere in it.
 pub fn may_work_in(here: &Path) -> bool {
     let here = here.canonicalize().unwrap_or_else(|_| here.to_owned());
     is_a_place_to_work(&here, &homes(), &programs())
@@ -82,10 +85,10 @@ mod tests {
     }
 
     #[test]
-    fn a_guarded_directory_requires_that_names_are_protected() {
-        let guarded = Workspace::Guarded("/people/ada".into());
+    fn a_guarded_directory_requires_the_protected_control() {
+        let guarded = WorkspaceChoice::Guarded("/people/ada".into());
         let required = guarded.required(None).unwrap().unwrap().required.unwrap();
         assert!(required.contains(&Control::Protected) && required.contains(&Control::Hidden));
-        assert_eq!(Workspace::Own.required(None).unwrap(), None);
+        assert_eq!(WorkspaceChoice::MadeByNode.required(None).unwrap(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Every result says what its turn cost: wall and processor time, peak memory, output bytes.
+//! Every result reports the cost of its turn: wall and CPU time, peak memory, output bytes.
 
 use windlass_client::protocol::event::Usage;
 use windlass_testkit::{TestNode, run};
@@ -7,7 +7,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 const MIB: u64 = 1024 * 1024;
 
 #[tokio::test]
-async fn a_result_says_what_its_turn_cost() {
+async fn a_result_reports_the_cost_of_its_turn() {
     let node = TestNode::start(PROGRAM).await.unwrap();
     let client = node.client().await.unwrap();
     let session = node.session(&client).await.unwrap().id;

@@ -1,4 +1,4 @@
-//! The command line against a real node: what scripts and people see of it.
+//! The command line against a real node, as scripts and people see it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::Write;
@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use windlass_testkit::{TestNode, python};
 
-/// Directories of the test's own; the commands start the node in them.
+/// Private directories. The commands start the node in them.
 fn place() -> TestNode {
     TestNode::builder(env!("CARGO_BIN_EXE_windlass")).prepare().unwrap()
 }
@@ -23,12 +23,12 @@ fn windlass(place: &TestNode, args: &[&str], input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A command that reads nothing closes its end first.
+    // A command that does not read its input closes it first.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     child.wait_with_output().unwrap()
 }
 
-/// Runs `code` from a file, with `input` to answer it.
+/// Runs `code` from a file, with `input` as its standard input.
 fn run(place: &TestNode, code: &str, more: &[&str], input: &str) -> Output {
     let file = place.base().join("code.py");
     std::fs::write(&file, code).unwrap();
@@ -50,7 +50,7 @@ fn check(output: &Output, code: i32, stdout: &str, stderr_holds: &str) {
 }
 
 #[test]
-fn without_a_node_nothing_is_started_by_looking() {
+fn read_only_commands_start_no_node() {
     let place = place();
     check(&windlass(&place, &["status"], ""), 3, "no node is running\n", "");
     check(&windlass(&place, &["status", "--json"], ""), 3, "null\n", "");
@@ -81,7 +81,7 @@ fn a_deadline_ends_the_command_with_its_own_exit_code() {
 }
 
 #[test]
-fn a_kept_session_goes_on_in_the_next_command() {
+fn a_kept_session_continues_in_the_next_command() {
     let place = place();
     check(&run(&place, "x = 5", &["--keep"], ""), 0, "", "stays");
     let listed = windlass(&place, &["ps", "--json"], "");
@@ -100,7 +100,7 @@ fn a_kept_session_goes_on_in_the_next_command() {
 }
 
 #[test]
-fn large_output_comes_out_whole() {
+fn large_output_is_complete() {
     let place = place();
     let output = run(&place, "for i in range(300000):\n    print(i, 'x' * 9)", &[], "");
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,5 +1,5 @@
-//! The contract's line 57 on bounds of the whole node: followers, searches, half-sent requests and
-//! waiting input cost a little each, and whoever asks for something short is served meanwhile.
+//! Contract line 57, limits of the whole node: followers, searches, half-sent requests and waiting input each
+//! cost little, and short requests of other clients are served meanwhile.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -20,30 +20,30 @@ use windlass_testkit::{
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// How long a short request may take while others press.
+/// How long a short request may take under this load.
 const SERVED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How many followers wait for events, and how much the memory of the node may grow by that.
+/// Number of followers that wait for events, and how much the memory of the node may grow for them.
 const FOLLOWERS: usize = 2000;
 const FOLLOWERS_BYTES_MAX: u64 = 40 * 1024 * 1024;
 
 /// Threads of the node that read journals for followers.
 const READING_THREADS_MAX: usize = 4;
 
-/// How long a thread that has nothing to read stays.
+/// How long a thread without work stays alive.
 const THREADS_GO_WITHIN: Duration = Duration::from_secs(40);
 
-/// What 95 of 100 short requests may take while 2,000 followers wait.
+/// Limit for 95 of 100 short requests while 2,000 followers wait.
 const CONTROL_P95_MAX: Duration = Duration::from_millis(50);
 
-/// Followers that do not read, and what they may cost the node while a session prints.
+/// Number of followers that do not read, and the memory that they may cost the node while a session prints.
 const DEAF_FOLLOWERS: usize = 500;
 const DEAF_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Descriptors of a small node; half of them are places for connections.
+/// Descriptor limit of a small node. Half of the descriptors are slots for connections.
 const FEW_DESCRIPTORS: usize = 200;
 
-/// How long a client may not read its answer when others want its place.
+/// How long a client may leave its reply unread when other clients need its slot.
 const UNREAD_WAIT: Duration = Duration::from_secs(5);
 
 struct Scene {
@@ -76,7 +76,7 @@ impl Scene {
         format!("/v1/sessions/{}{rest}", self.session)
     }
 
-    /// A client that follows the session from its first event on. It has read the answer's head.
+    /// A client that follows the session from its first event. It has read the head of the reply.
     fn follower(&self) -> UnixStream {
         let mut stream = self.connect();
         self.ask_to_follow(&mut stream);
@@ -106,7 +106,7 @@ impl Scene {
     }
 }
 
-/// An answer's head.
+/// The head of a reply.
 fn head(stream: &mut UnixStream) -> String {
     let (mut head, mut byte) = (Vec::new(), [0]);
     while !head.ends_with(b"\r\n\r\n") {
@@ -116,7 +116,7 @@ fn head(stream: &mut UnixStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// An answer's head and body, which must have a length.
+/// The head and body of a reply with a content-length.
 fn answer(stream: &mut UnixStream) -> (String, String) {
     let head = head(stream);
     let lower = head.to_lowercase();
@@ -126,7 +126,7 @@ fn answer(stream: &mut UnixStream) -> (String, String) {
     (head, String::from_utf8(body).unwrap())
 }
 
-/// Reads a stream until it has this text.
+/// Reads a stream until it contains this text.
 fn read_until(stream: &mut UnixStream, text: &[u8]) {
     let (mut held, mut piece) = (Vec::new(), vec![0; 1 << 16]);
     while !held.windows(text.len()).any(|part| part == text) {
@@ -137,7 +137,7 @@ fn read_until(stream: &mut UnixStream, text: &[u8]) {
     }
 }
 
-/// Raises this process's limit of descriptors; how many it may have.
+/// Raises the descriptor limit of this process, and returns the limit.
 fn raise_limit() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -145,7 +145,7 @@ fn raise_limit() -> usize {
     limit.current.map_or(usize::MAX, |current| usize::try_from(current).unwrap())
 }
 
-/// The program with a low limit of descriptors.
+/// The program, started with a low descriptor limit.
 fn small_program(base: &Path) -> std::path::PathBuf {
     let program = base.join("small");
     let script = format!("#!/bin/sh\nulimit -n {FEW_DESCRIPTORS}\nexec {PROGRAM} \"$@\"\n");
@@ -191,7 +191,7 @@ async fn contract_57_two_thousand_followers_that_wait_cost_no_thread_and_little_
     eprintln!("{grown} bytes, at most {most_threads} threads after {threads}, p95 {p95:?}");
     assert!(grown <= FOLLOWERS_BYTES_MAX, "{FOLLOWERS} followers cost {grown} bytes");
     assert!(p95 < CONTROL_P95_MAX, "a control request took {p95:?}");
-    // They are there: each of them hears of the next turn.
+    // All followers are connected: each receives the events of the next turn.
     let began = Instant::now();
     run_ok(&scene.client, &scene.session, "print('for ' + 'everybody')").await;
     for follower in &mut followers {
@@ -211,7 +211,7 @@ async fn contract_57_followers_that_do_not_read_cost_a_piece_each_at_most() {
     scene.is_served().await;
     let (rss, threads) = (scene.rss(), scene.threads());
     let mut deaf: Vec<_> = (0..DEAF_FOLLOWERS).map(|_| scene.follower()).collect();
-    // Lines of many lengths, from both streams: events of all sizes.
+    // Lines of many lengths from both streams, so that events have all sizes.
     let code = "import os\nfor i in range(15_000): os.write(1 + i % 2, b'z' * (i % 2000) + b'\\n')\n\
                 print('the ' + 'end')";
     run_ok(&scene.client, &scene.session, code).await;
@@ -221,19 +221,19 @@ async fn contract_57_followers_that_do_not_read_cost_a_piece_each_at_most() {
     assert!(grown <= DEAF_BYTES_MAX, "{DEAF_FOLLOWERS} followers cost {grown} bytes");
     assert!(most_threads <= threads + READING_THREADS_MAX + 4, "{threads}, then {most_threads}");
     scene.is_served().await;
-    // One that reads after all has everything.
+    // A follower that reads later still receives everything.
     read_until(&mut deaf[0], b"the end");
 }
 
 #[tokio::test]
-async fn contract_57_half_sent_bodies_make_way_for_whoever_comes_next() {
+async fn contract_57_half_sent_bodies_make_way_for_the_next_client() {
     let base = tempfile::tempdir().unwrap();
     let scene = Scene::with(&small_program(base.path())).await;
     let whole = request("POST", &scene.path("/turns"), &[b' '; 1000]);
     let half: Vec<_> = (0..2 * FEW_DESCRIPTORS)
         .map(|_| {
             let mut stream = scene.connect();
-            // Whoever had to leave already cannot be written to.
+            // A write fails if the node has already closed this connection.
             let _ = stream.write_all(&whole[..whole.len() - 900]);
             stream
         })
@@ -249,8 +249,8 @@ async fn contract_57_half_sent_bodies_make_way_for_whoever_comes_next() {
 
 #[tokio::test]
 async fn contract_57_clients_that_do_not_read_their_answers_make_way() {
-    // A connection that waits for its client to read takes a second descriptor: so many that these
-    // do not run out before the places do.
+    // A connection that waits for its client to read uses a second descriptor. Use few enough connections
+    // that descriptors do not run out before the slots do.
     const DEAF: usize = 40;
     let base = tempfile::tempdir().unwrap();
     let scene = Scene::with(&small_program(base.path())).await;
@@ -258,7 +258,7 @@ async fn contract_57_clients_that_do_not_read_their_answers_make_way() {
     let gate = Gate::new("deaf").unwrap();
     let running = scene.client.submit_turn(&scene.session, &turn(gate.python())).await.unwrap();
     let held = within(PATIENCE, gate.reached()).await.unwrap();
-    // The other places are taken by replies that wait, and stay.
+    // Waiting replies take the other slots and keep them.
     let wait = request("GET", &scene.path(&format!("/turns/{}?wait_ms=60000", running.id)), b"");
     let output = request("GET", &scene.path("/output"), b"");
     let asking: Vec<_> = (0..FEW_DESCRIPTORS / 2)
@@ -301,7 +301,8 @@ async fn contract_57_followers_leave_places_for_control_requests() {
     }
     let places = FEW_DESCRIPTORS / 2;
     assert_eq!(followers.len(), places * 3 / 4, "{refused} were refused");
-    // Replies that wait are among those that keep a place: this one is answered at once.
+    // Waiting replies count among the connections that keep a slot, and no such slot is free: this request is
+    // answered at once instead of waiting.
     let path = scene.path(&format!("/turns/{}?wait_ms=60000", running.id));
     let mut waiting = scene.connect();
     waiting.write_all(&request("GET", &path, b"")).unwrap();
@@ -384,7 +385,7 @@ async fn contract_57_waiting_code_of_all_sessions_together_is_bounded() {
     eprintln!("{accepted} accepted, {refused} refused, {grown} bytes");
     assert!(accepted >= 16 && refused >= 4, "{accepted} accepted, {refused} refused");
     assert!(grown < RSS_BYTES_MAX, "the node grew by {grown} bytes");
-    // Small turns are still accepted, and large ones again once the turns before them have run.
+    // Small turns are still accepted. Large turns are accepted again after the turns before them have run.
     assert_eq!(refusal(&scene.client, &other, &named_turn("small", "1")).await, None);
     drop(held);
     within(PATIENCE, scene.client.run_turn(&other, named_turn("last", "2"))).await.unwrap();
@@ -392,7 +393,7 @@ async fn contract_57_waiting_code_of_all_sessions_together_is_bounded() {
     assert_eq!(refusal(&scene.client, &other, &named_turn("again", code)).await, None);
 }
 
-/// Why a turn was refused, if it was; asked once, since a client would ask again.
+/// Why a turn was refused, if it was. Sends the request once, because the client would retry.
 async fn refusal(client: &Client, session: &SessionId, submit: &SubmitTurn) -> Option<ErrorCode> {
     let once = client.with_retry_for(Duration::ZERO);
     match within(PATIENCE, once.submit_turn(session, submit)).await {

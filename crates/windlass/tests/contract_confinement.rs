@@ -1,17 +1,19 @@
-//! The contract's lines on confinement that hostile programs can show: 50, 51, 52 without a network,
-//! 54, 55, and of the trusted side 66 to 71. Each attack of the line must be refused at every level that claims it, and the same
-//! attacks must come through where nothing is claimed: else they would prove nothing.
+//! The contract lines on confinement that hostile programs can test: 50, 51, 52 without a network, 54, 55,
+//! and 66 to 71 of the trusted side. Every level that claims to refuse an attack must refuse it. Without
+//! isolation the same attacks must succeed, otherwise they would prove nothing.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
 
 use windlass_client::protocol::confinement::Isolation;
 use windlass_client::protocol::policy::PolicyRequest;
-use windlass_testkit::attacks::{self, Attack, NetworkSetting, SECRET_VARIABLE, Stage, Verdict};
+use windlass_testkit::attacks::{
+    self, Attack, AttackStage, AttackVerdict, NetworkSetting, SECRET_VARIABLE,
+};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// The levels that claim anything.
+/// The levels that claim to refuse attacks.
 const CONFINED: [Isolation; 2] = [Isolation::Full, Isolation::Landlock];
 
 #[tokio::test]
@@ -32,23 +34,23 @@ async fn contract_52_without_a_network_there_is_no_way_out() {
 }
 
 #[tokio::test]
-async fn contract_54_calls_that_reach_deep_into_the_kernel_are_refused() {
+async fn contract_54_dangerous_system_calls_are_refused() {
     check(54, &["use_io_uring", "use_keyring", "make_user_namespace_by_unshare"]).await;
 }
 
 #[tokio::test]
-async fn contract_55_no_secret_of_the_nodes_is_visible() {
+async fn contract_55_no_secret_of_the_node_is_visible() {
     check(55, &[]).await;
 
-    // A policy that names the variable shows it: the attacks do look in the right places.
-    let mut stage = Stage::new(Path::new(PROGRAM)).await.unwrap();
+    // If the policy names the variable, the attacks find it. So they search the right places.
+    let mut stage = AttackStage::new(Path::new(PROGRAM)).await.unwrap();
     let environment = vec![SECRET_VARIABLE.to_owned()];
     let policy = PolicyRequest { environment, ..PolicyRequest::default() };
     let mut scene = stage.scene_with(Isolation::Full, policy).await.unwrap();
     let sample = ["find_secrets_in_environment", "find_secrets_in_subprocess"];
     for attack in of_line(55).iter().filter(|attack| sample.contains(&attack.program)) {
         let verdict = scene.play(attack).await.unwrap();
-        assert!(matches!(verdict, Verdict::Through(_)), "{}: {verdict}", attack.program);
+        assert!(matches!(verdict, AttackVerdict::Through(_)), "{}: {verdict}", attack.program);
     }
 }
 
@@ -73,12 +75,12 @@ async fn contract_68_no_input_aborts_a_node_or_a_keeper() {
 }
 
 #[tokio::test]
-async fn contract_69_names_that_others_trust_stay_as_they_are() {
+async fn contract_69_trusted_names_are_not_changed() {
     check(69, &["write_protected_names"]).await;
 }
 
 #[tokio::test]
-async fn contract_70_what_the_shell_runs_next_stays_as_it_is() {
+async fn contract_70_files_that_the_shell_runs_are_not_changed() {
     check(70, &[]).await;
 }
 
@@ -87,7 +89,7 @@ async fn contract_71_nothing_from_before_a_fork_reaches_the_twin_unnamed() {
     check(71, &[]).await;
 }
 
-/// Plays the attacks of a line at both levels, and the `sample` of them without a sandbox.
+/// Runs the attacks of a line at both levels, and the `sample` of them without a sandbox.
 async fn check(line: u32, sample: &[&str]) {
     check_with(line, NetworkSetting::None, sample).await;
 }
@@ -96,13 +98,13 @@ async fn check(line: u32, sample: &[&str]) {
 async fn check_with(line: u32, network: NetworkSetting, sample: &[&str]) {
     let attacks = of_line(line);
     assert!(!attacks.is_empty());
-    let mut stage = Stage::new(Path::new(PROGRAM)).await.unwrap();
+    let mut stage = AttackStage::new(Path::new(PROGRAM)).await.unwrap();
     let mut wrong = Vec::new();
     for level in CONFINED {
         let mut scene = stage.scene_on(level, network).await.unwrap();
         for attack in attacks.iter().filter(|attack| attack.claimed_with(level, network)) {
             let verdict = scene.play(attack).await.unwrap();
-            if !matches!(verdict, Verdict::Refused(_) | Verdict::NotClaimed(_)) {
+            if !matches!(verdict, AttackVerdict::Refused(_) | AttackVerdict::NotClaimed(_)) {
                 wrong.push(format!("{} at {level}: {verdict}", attack.program));
             }
         }
@@ -111,7 +113,7 @@ async fn check_with(line: u32, network: NetworkSetting, sample: &[&str]) {
     let mut scene = stage.scene(Isolation::None).await.unwrap();
     for attack in attacks.iter().filter(|attack| sample.contains(&attack.program)) {
         let verdict = scene.play(attack).await.unwrap();
-        if !matches!(verdict, Verdict::Through(_)) {
+        if !matches!(verdict, AttackVerdict::Through(_)) {
             wrong.push(format!("{} does not bite: {verdict}", attack.program));
         }
     }

@@ -1,5 +1,5 @@
-//! The contract's line on controls, 56: what cannot be enforced is reported by name, and if the
-//! policy requires it, the session does not start.
+//! Contract line 56, controls: a control that cannot be enforced is reported by name. If the policy requires
+//! it, the session does not start.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::os::unix::fs::PermissionsExt;
@@ -17,12 +17,12 @@ use windlass_testkit::{TestNode, run, run_ok};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// Controls whose absence is the level's own business, as a policy requires them.
+/// A policy request that requires these controls at this level.
 fn requiring(isolation: Option<Isolation>, required: &[Control]) -> PolicyRequest {
     PolicyRequest { isolation, required: Some(required.to_vec()), ..PolicyRequest::default() }
 }
 
-/// A workspace with something in it that is protected.
+/// A workspace with a protected name in it.
 fn repository(node: &TestNode) -> PathBuf {
     let workspace = node.base().join("repository");
     std::fs::create_dir_all(workspace.join(".git/hooks")).unwrap();
@@ -37,14 +37,14 @@ fn wanted(workspace: &Path, policy: PolicyRequest) -> CreateSession {
     }
 }
 
-/// The session after its first turn: its worker was started, so its confinement is known.
+/// The session after its first turn. By then the worker has started, so its confinement is known.
 async fn started(client: &Client, workspace: &Path, policy: PolicyRequest) -> Session {
     let created = client.create_session(&wanted(workspace, policy)).await.unwrap();
     run_ok(client, &created.session.id, "1+1").await;
     client.session(&created.session.id).await.unwrap()
 }
 
-/// The refusal, after which there is no trace of a session.
+/// The refusal. Afterwards no trace of a session is left.
 async fn refused(client: &Client, workspace: &Path, policy: PolicyRequest) -> ApiError {
     let before = client.sessions(WhichSessions::EndedToo).await.unwrap().sessions.len();
     let refused = client.create_session(&wanted(workspace, policy)).await;
@@ -78,14 +78,14 @@ async fn contract_56_a_required_control_that_cannot_be_enforced_keeps_the_sessio
     check_holds(&error.message, &["protected", "Landlock", "full"]);
     assert!(!error.remedy.is_empty(), "{error:?}");
 
-    // Names that are missing cannot be kept from being made either.
+    // Missing names cannot be protected against creation either.
     let empty = node.base().join("empty");
     std::fs::create_dir(&empty).unwrap();
     let policy = requiring(landlock, &[Control::Write, Control::Protected]);
     let error = refused(&client, &empty, policy).await;
     check_holds(&error.message, &["protected", "Landlock", "full"]);
 
-    // The same control where there is nothing for it to do is not missing.
+    // If nothing is protected, the same control is not missing.
     let policy = requiring(landlock, &[Control::Write, Control::Protected]);
     let policy = PolicyRequest { preset: Some(Preset::ReadOnly), ..policy };
     let session = started(&client, &empty, policy).await;
@@ -104,7 +104,7 @@ async fn contract_56_a_control_that_is_not_required_is_reported_by_name() {
     let protected = report(&confinement, Control::Protected);
     assert_eq!(protected.state, ControlState::NotEnforced);
     assert!(!protected.mechanism.is_empty() && protected.remedy.is_some(), "{protected:?}");
-    // It says the truth.
+    // The report is true: the write succeeds.
     let code = "open('.git/hooks/new', 'w').write('x')";
     assert_eq!(run(&client, &session.id, code).await.outcome, Some(Outcome::Ok));
     let names: Vec<Control> = confinement.controls.iter().map(|one| one.control).collect();
@@ -131,7 +131,7 @@ async fn contract_56_a_list_of_hosts_needs_a_level_that_can_hold_it() {
 }
 
 #[tokio::test]
-async fn contract_56_the_level_none_is_had_by_name_only_and_says_that_it_confines_nothing() {
+async fn contract_56_the_level_none_is_only_used_by_name_and_reports_no_confinement() {
     let node = TestNode::start(PROGRAM).await.unwrap();
     let client = node.client().await.unwrap();
     let none = Some(Isolation::None);
@@ -143,10 +143,10 @@ async fn contract_56_the_level_none_is_had_by_name_only_and_says_that_it_confine
         let state = confinement.state(control);
         assert_eq!(state, Some(ControlState::NotEnforced), "{control}");
     }
-    // Whoever requires something there is told that it cannot be had.
+    // A policy that requires a control is refused at level none.
     let error = refused(&client, node.base(), requiring(none, &[Control::Network])).await;
     check_holds(&error.message, &["network", "none"]);
-    // No preset leads there by itself.
+    // No preset selects level none by itself.
     for preset in Preset::ALL {
         let policy = PolicyRequest { preset: Some(preset), ..PolicyRequest::default() };
         let session = started(&client, &repository(&node), policy).await;
@@ -154,7 +154,7 @@ async fn contract_56_the_level_none_is_had_by_name_only_and_says_that_it_confine
     }
 }
 
-/// Starts the node where the kernel refuses it user namespaces, and every other.
+/// Starts the node in a user namespace in which the kernel refuses further namespaces.
 const WITHOUT_NAMESPACES: &str = r#"#!/bin/sh
 exec unshare --user --map-root-user sh -c '
     echo 0 >/proc/sys/user/max_user_namespaces || exit 1
@@ -162,7 +162,7 @@ exec unshare --user --map-root-user sh -c '
 ' "$@"
 "#;
 
-/// A program that is `program` without namespaces; nothing where this machine cannot show it.
+/// A program that runs `program` without namespaces. `None` if this machine cannot do that.
 fn without_namespaces(program: &str, dir: &Path) -> Option<PathBuf> {
     let script = dir.join("without-namespaces");
     std::fs::write(&script, WITHOUT_NAMESPACES).unwrap();

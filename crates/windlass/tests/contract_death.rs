@@ -1,5 +1,5 @@
-//! The contract's lines about peers that stop or die, against a real node, keeper and Python: no
-//! call hangs past its deadline, and every pending call ends at once, with a code and a remedy.
+//! The contract lines on peers that stop or die, against a real node, keeper and Python: no call hangs past
+//! its deadline, and every pending call ends at once with a code and a remedy.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use windlass_testkit::{
     PATIENCE, TestNode, processes, run, run_ok, turn, turn_ended, wait_for_event, within,
 };
 
-/// What "at once" may take on a machine that has other things to do.
+/// The time that "at once" may take on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 const GRACE: Duration = Duration::from_millis(300);
@@ -25,10 +25,10 @@ const DEADLINE: Duration = Duration::from_millis(500);
 /// How long the nodes here wait for a keeper.
 const KEEPER_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a node waits for a keeper that was told to end.
+/// How long a node waits for the end of a keeper that it told to end.
 const SEE_OFF: Duration = Duration::from_secs(5);
 
-/// How keepers may hold their processes; each must keep these promises.
+/// The ways a keeper can hold its processes. Each must keep these promises.
 const HOLDS: [&str; 2] = ["auto", "subreaper"];
 
 const BUSY: &str = "print('begun')\nwhile True:\n    pass";
@@ -58,7 +58,7 @@ fn keeper_of(session: &Session) -> u32 {
     session.keeper_pid.unwrap()
 }
 
-/// The worker's process as this test sees it.
+/// The pid of the worker as this test sees it.
 fn worker_of(session: &Session) -> u32 {
     let workers = processes::workers(keeper_of(session));
     assert_eq!(workers.len(), 1, "the worker alone: {workers:?}");
@@ -78,7 +78,7 @@ async fn begin(client: &Client, session: &Session, submit: SubmitTurn) -> Turn {
     begun
 }
 
-/// Replies that wait a short time come in that time, whatever is stopped.
+/// Replies with a short wait arrive in that time, whatever is stopped.
 async fn looks_answer(client: &Client, session: &SessionId, of: &TurnId) {
     let wait = Duration::from_millis(200);
     let query = TurnQuery { wait_ms: millis(wait), output_bytes_max: None };
@@ -89,7 +89,7 @@ async fn looks_answer(client: &Client, session: &SessionId, of: &TurnId) {
     within(AT_ONCE, client.session(session)).await.unwrap();
 }
 
-/// A turn with a deadline, given to a session in which something is stopped.
+/// A turn with a deadline, submitted to a session with a stopped process.
 async fn deadline_holds(client: &Client, session: &SessionId) {
     let submit = SubmitTurn {
         wait_ms: millis(PATIENCE),
@@ -124,11 +124,11 @@ async fn contract_25_a_stopped_worker_makes_no_call_hang() {
     assert_eq!(code_of(&killed), Some(ErrorCode::Unstoppable));
     assert!(processes::wait_gone(worker, AT_ONCE));
     assert_eq!(run_ok(&client, &session.id, "1 + 1").await, "2\n");
-    // An idle worker that is stopped: the next turn has its deadline all the same.
+    // A stopped idle worker: the next turn still ends by its deadline.
     processes::stop(worker_of(&session));
     deadline_holds(&client, &session.id).await;
     assert_eq!(run_ok(&client, &session.id, "2 + 2").await, "4\n");
-    // And a close has its grace.
+    // A close still ends after its grace period.
     processes::stop(worker_of(&session));
     let close = client.close_session(&session.id, CloseQuery { grace_ms: Some(millis(GRACE)) });
     within(GRACE + AT_ONCE, close).await.unwrap();
@@ -153,11 +153,11 @@ async fn contract_25_a_stopped_keeper_makes_no_turn_hang() {
 }
 
 #[tokio::test]
-async fn contract_25_a_stopped_keeper_makes_no_deadline_pass_unheard() {
+async fn contract_25_a_stopped_keeper_makes_no_deadline_pass_unnoticed() {
     let (_node, client, session) = start("auto").await;
     processes::stop(keeper_of(&session));
     deadline_holds(&client, &session.id).await;
-    // A turn that waits for the fresh worker ends when the keeper is given up.
+    // A turn that waits for the new worker ends when the node gives up the keeper.
     let submit = SubmitTurn { wait_ms: millis(PATIENCE), ..turn("1 + 1") };
     let reply = client.submit_turn(&session.id, &submit);
     let lost = within(KEEPER_PATIENCE + AT_ONCE, reply).await.unwrap();
@@ -186,7 +186,7 @@ async fn contract_25_a_stopped_keeper_makes_no_close_hang() {
     assert!(processes::wait_gone(keeper_of(&session), AT_ONCE));
 }
 
-/// Every kind of call that can wait on a session, pending at once.
+/// One pending call of every kind that can wait on a session.
 struct Pending {
     running: TurnId,
     submitted: JoinHandle<Result<Turn, ClientError>>,
@@ -197,7 +197,7 @@ struct Pending {
 }
 
 impl Pending {
-    /// Each on a connection of its own; all have reached the node when this returns.
+    /// Each call has its own connection. When this returns, all calls have reached the node.
     async fn start(client: &Client, session: &Session) -> Self {
         let id = session.id.clone();
         let wait_ms = millis(PATIENCE);
@@ -248,12 +248,12 @@ impl Pending {
             }
             Ok(seen)
         });
-        // Whatever was sent before this answer has been sent: the runtime has one thread.
+        // The runtime has one thread, so everything that was sent before this reply has been sent.
         client.health().await.unwrap();
         Self { running, submitted, looked, queued, polled, streamed }
     }
 
-    /// All end at once; the running turn with `code`.
+    /// All calls end at once; the running turn ends with `code`.
     async fn all_end(self, code: ErrorCode) {
         for reply in [self.submitted, self.looked] {
             let lost = within(AT_ONCE, reply).await.unwrap().unwrap();
@@ -316,7 +316,7 @@ async fn contract_26_the_death_of_the_keeper_ends_every_pending_call_at_once() {
 #[tokio::test]
 async fn contract_26_the_death_of_the_node_ends_every_pending_call_at_once() {
     let (mut node, client, session) = start("auto").await;
-    // This client does not wait for another node.
+    // This client does not wait for a new node.
     let client = client.with_retry_for(Duration::ZERO);
     let pending = Pending::start(&client, &session).await;
     node.kill9();

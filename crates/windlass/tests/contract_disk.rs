@@ -1,5 +1,5 @@
-//! The contract's lines on survival that are about the disk, 31 and 32: one without room, and a
-//! journal whose end is cut or garbled. What kills and upgrades do is in `contract_survival`.
+//! The contract lines on survival that concern the disk, 31 and 32: a full disk, and a journal whose end is
+//! truncated or garbled. Kills and upgrades are in `contract_survival`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, File};
@@ -21,14 +21,14 @@ use windlass_testkit::{
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// Room that is left for the turn that fills the disk: its beginning fits, its rest does not.
+/// Free space for the turn that fills the disk: its start fits, the rest does not.
 const LEFT_BYTES: u64 = 256 * 1024;
 
-/// More than any disk here holds.
+/// More bytes than the disk of any test holds.
 const FLOOD: &str = "for n in range(1_000_000):\n    print(f'{n:>99}')";
 
 #[tokio::test]
-async fn contract_31_a_turn_that_finds_no_room_fails_by_name_and_all_is_well_with_room() {
+async fn contract_31_a_turn_on_a_full_disk_fails_by_name_and_works_again_with_free_space() {
     let Some(disk) = SmallDisk::mount() else { return };
     let node = TestNode::builder(PROGRAM).state_dir(disk.state()).start().await.unwrap();
     let client = node.client().await.unwrap();
@@ -64,8 +64,8 @@ async fn contract_31_a_turn_that_finds_no_room_fails_by_name_and_all_is_well_wit
     check_record_of_full_disk(&all_events(&client, &full).await);
 }
 
-/// The journal tells of the disk too: numbers without a gap, the missing bytes counted, and each
-/// turn ended once, the one that failed by its code.
+/// The journal shows the full disk too: event numbers have no gap, the missing bytes are counted, each turn
+/// ends once, and the failed turn has its code.
 fn check_record_of_full_disk(events: &[EventItem]) {
     let mut missing = 0;
     let mut ends = Vec::new();
@@ -84,7 +84,7 @@ fn check_record_of_full_disk(events: &[EventItem]) {
 }
 
 #[tokio::test]
-async fn contract_31_a_node_that_goes_while_the_disk_is_full_leaves_its_sessions_whole() {
+async fn contract_31_a_node_that_ends_while_the_disk_is_full_leaves_its_sessions_whole() {
     for way in [Going::Killed, Going::Stopped] {
         let Some(disk) = SmallDisk::mount() else { return };
         let mut node = TestNode::builder(PROGRAM).state_dir(disk.state()).start().await.unwrap();
@@ -94,7 +94,7 @@ async fn contract_31_a_node_that_goes_while_the_disk_is_full_leaves_its_sessions
         disk.fill(LEFT_BYTES);
         let failed = run(&client, &session, FLOOD).await;
         assert_eq!(failed.error.unwrap().code, Some(ErrorCode::DiskFull), "{way:?}");
-        // The turn's end is told, and still owed to the journal when the node goes.
+        // The end of the turn was reported, but is not in the journal yet when the node ends.
         disk.fill(0);
         match way {
             Going::Killed => node.kill9(),
@@ -110,10 +110,10 @@ async fn contract_31_a_node_that_goes_while_the_disk_is_full_leaves_its_sessions
     }
 }
 
-/// The event `input_taken` must not be lost. Where it comes together with output that finds no room, the keeper
-/// holds both and the end of the turn, and that end may say `ok`.
+/// The event `input_taken` must not be lost. If it arrives together with output that does not fit on the
+/// disk, the keeper holds both and the end of the turn, and that end may be `ok`.
 #[tokio::test]
-async fn contract_31_a_turn_that_was_told_to_have_failed_for_room_has_failed_after_a_kill_too() {
+async fn contract_31_a_turn_that_failed_with_disk_full_is_still_failed_after_a_kill() {
     let Some(disk) = SmallDisk::mount() else { return };
     let mut node = TestNode::builder(PROGRAM).state_dir(disk.state()).start().await.unwrap();
     let client = node.client().await.unwrap();
@@ -145,7 +145,7 @@ async fn contract_31_a_node_starts_and_serves_on_a_full_disk_and_says_so() {
     assert_eq!(client.node_status().await.unwrap().storage.unwrap().index, IndexStorage::File);
 
     disk.fill(0);
-    // The last page of the log still has room.
+    // The last page of the log file still has free space.
     fill_file(&node.dirs().state.join("node.log"));
     node.restart().await.unwrap();
     let turn_before = client.turn(&session, &first.id, TurnQuery::default()).await.unwrap();
@@ -172,7 +172,7 @@ async fn contract_31_a_node_starts_and_serves_on_a_full_disk_and_says_so() {
     assert_eq!(turn_before.output.text, "before\n");
 }
 
-/// What a command says about a node.
+/// The output of a command about a node.
 fn command(node: &TestNode, args: &[&str]) -> String {
     let dirs = node.dirs();
     let output = std::process::Command::new(PROGRAM)
@@ -184,12 +184,13 @@ fn command(node: &TestNode, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Longer than what may be free in the last page of a file.
+/// Longer than the free space in the last page of a file can be.
 fn long_code() -> String {
     format!("1 #{}", "x".repeat(16 * 1024))
 }
 
-/// Turns that wait while the disk fills: more than a session's owner has at hand once they ended.
+/// Number of turns that wait while the disk fills: more than the owner of a session keeps in memory after
+/// their end.
 const QUEUED: usize = 20;
 
 #[tokio::test]
@@ -220,7 +221,7 @@ async fn contract_31_an_id_whose_turn_ended_on_a_full_disk_never_runs_again() {
         assert_eq!(code, Some(ErrorCode::DiskFull), "its output is not there: {ended:?}");
         told.push(ended);
     }
-    // As often as anybody likes, with the disk full and with room.
+    // The id never runs again, with a full disk and with free space.
     for again in 0..2 {
         for (submit, ended) in queued.iter().zip(&told) {
             let same = client.submit_turn(&session, submit).await.unwrap();
@@ -230,8 +231,8 @@ async fn contract_31_an_id_whose_turn_ended_on_a_full_disk_never_runs_again() {
             disk.free();
         }
     }
-    // The journal gets what it is owed without a further request: the first turn, the one at the gate and
-    // all that waited have ended there.
+    // The journal receives the missing events without a further request: the first turn, the turn at the gate
+    // and all waiting turns have ended there.
     let mut events = client.events(&session, Seq(0));
     let mut ends = 0;
     while ends < 2 + QUEUED {
@@ -248,7 +249,7 @@ async fn contract_31_an_id_whose_turn_ended_on_a_full_disk_never_runs_again() {
     }
 }
 
-/// How a node goes.
+/// How a node ends.
 #[derive(Debug, Clone, Copy)]
 enum Going {
     Killed,
@@ -259,7 +260,7 @@ enum Going {
 async fn contract_32_a_journal_cut_or_garbled_anywhere_opens_to_its_last_whole_record() {
     let mut node = TestNode::start(PROGRAM).await.unwrap();
     let client = node.client().await.unwrap();
-    // The smallest quota has the smallest segments: several of them, and none dropped.
+    // The smallest quota has the smallest segments. The journal has several segments, and none was dropped.
     let mut create = TestNode::create();
     create.output_quota_bytes = Some(1);
     let session = client.create_session(&create).await.unwrap().session;
@@ -271,7 +272,7 @@ async fn contract_32_a_journal_cut_or_garbled_anywhere_opens_to_its_last_whole_r
     let told = all_events(&client, &session.id).await;
     let keeper = client.session(&session.id).await.unwrap().keeper_pid.unwrap();
     node.kill9();
-    // Without its keeper the session is over at the next start, and nothing more comes to it.
+    // Without its keeper the session ends at the next start, and no more events follow.
     processes::kill(keeper);
     assert!(processes::wait_gone(keeper, PATIENCE));
 
@@ -286,7 +287,7 @@ async fn contract_32_a_journal_cut_or_garbled_anywhere_opens_to_its_last_whole_r
     }
 }
 
-/// Exactly the events that were whole, then the end of the session and of the turn it was in.
+/// The journal has exactly the intact events, then the end of the turn and of the session.
 async fn check_opened(client: &Client, session: &SessionId, told: &[EventItem], damage: &Damage) {
     let events = all_events(client, session).await;
     let whole = damage.whole;
@@ -312,19 +313,19 @@ async fn check_opened(client: &Client, session: &SessionId, told: &[EventItem], 
     }
 }
 
-/// A session's journal as a node left it, and a copy of the whole state to begin from again.
+/// The journal of a session, and a copy of the whole state to restore before each case.
 struct Journal {
     state: PathBuf,
     saved: tempfile::TempDir,
     newest: PathBuf,
-    /// The newest segment: its bytes, and where each record in it ends. The first is the head.
+    /// The newest segment: its bytes, and the offset where each record ends. The first record is the head.
     bytes: Vec<u8>,
     ends: Vec<usize>,
-    /// Events before the newest segment.
+    /// Number of events before the newest segment.
     before: usize,
 }
 
-/// What is done to the newest segment, and how many events are whole then.
+/// The damage to the newest segment, and how many events stay intact.
 #[derive(Debug)]
 struct Damage {
     kind: DamageKind,
@@ -333,16 +334,16 @@ struct Damage {
 
 #[derive(Debug)]
 enum DamageKind {
-    /// The file ends here.
+    /// The file is truncated here.
     Cut(usize),
-    /// One byte is another.
+    /// One byte is changed.
     Flip(usize),
-    /// What a write that was not finished may leave behind the end.
+    /// Garbage after the end, as an unfinished write may leave it.
     Tail(Vec<u8>),
 }
 
 impl Journal {
-    /// Reads the segments as `docs/journal.md` describes them, without the journal's own code.
+    /// Reads the segments as `docs/journal.md` describes them, without the code of the journal.
     fn of(state: PathBuf, session: &SessionId) -> Self {
         let saved = tempfile::tempdir().unwrap();
         copy_dir(&state, saved.path());
@@ -366,13 +367,13 @@ impl Journal {
         Self { state, saved, newest, bytes, ends, before: first_seq - 1 }
     }
 
-    /// Cuts and flips around every record's borders and inside, and tails of all kinds.
+    /// Truncations and flipped bytes around and inside every record, and garbage of all kinds.
     fn damages(&self) -> Vec<Damage> {
         let mut damages = Vec::new();
         let mut start = 0;
         for (record, end) in self.ends.iter().copied().enumerate() {
             let middle = start + (end - start) / 2;
-            // A cut at a border leaves whole records; a head without events is one of them.
+            // A truncation at a record border leaves intact records. A head without events is one case of it.
             damages.extend([[start + 1, end - 1, middle][record % 3], end].map(|at| self.cut(at)));
             let flips = [start, start + 5, start + 9, middle, end - 1];
             damages.push(self.flip(flips[record % flips.len()]));
@@ -395,7 +396,7 @@ impl Journal {
         Damage { kind: DamageKind::Flip(at), whole: self.whole_until(at) }
     }
 
-    /// Events that are whole when nothing from `at` on is.
+    /// Number of intact events when everything from `at` on is damaged.
     fn whole_until(&self, at: usize) -> usize {
         let records = self.ends.iter().filter(|end| **end <= at).count();
         self.before + records.saturating_sub(1)
@@ -428,7 +429,7 @@ fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
-/// A disk of 4 MiB, which only root can make.
+/// A disk of 4 MiB. Only root can create it.
 struct SmallDisk {
     place: tempfile::TempDir,
 }
@@ -452,7 +453,7 @@ impl SmallDisk {
         self.place.path().join("s")
     }
 
-    /// Takes all room but `left` bytes.
+    /// Fills the disk up to `left` free bytes.
     fn fill(&self, left: u64) {
         let file = fill_file(&self.place.path().join("filler"));
         let length = file.metadata().unwrap().len();
@@ -464,7 +465,7 @@ impl SmallDisk {
     }
 }
 
-/// Appends to a file until its disk has no room.
+/// Appends to a file until its disk is full.
 fn fill_file(path: &Path) -> File {
     let mut file = File::options().create(true).append(true).open(path).unwrap();
     let page = [1; 4096];
@@ -479,7 +480,7 @@ fn fill_file(path: &Path) -> File {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // A node of a failed test may still hold files there.
+        // The node of a failed test may still have files open there.
         let _ = unmount(self.place.path(), UnmountFlags::DETACH);
     }
 }

@@ -1,5 +1,5 @@
-//! The contract's lines about what is not plain output, against a real node, keeper and Python:
-//! displays, and output that only looks like the protocol.
+//! The contract lines on displays, and on output that only looks like the protocol, against a real node,
+//! keeper and Python.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use windlass_testkit::{
     PATIENCE, TestNode, all_events, python_with_matplotlib, run, run_ok, turn, within,
 };
 
-/// The first import of matplotlib looks for every font of the machine.
+/// The first import of matplotlib searches all fonts of the machine.
 const FIRST_IMPORT: Duration = Duration::from_secs(120);
 
 async fn start_with(create: CreateSession) -> (TestNode, Client, SessionId) {
@@ -21,7 +21,7 @@ async fn start_with(create: CreateSession) -> (TestNode, Client, SessionId) {
     (node, client, session)
 }
 
-/// Code that makes `frames`, a list of everything that a worker could say to end turn `turn`.
+/// Code that builds `frames`, a list of every message with which a worker could end turn `turn`.
 fn look_alikes(turn: u32) -> String {
     format!(
         "import json, struct\n\
@@ -41,7 +41,7 @@ fn look_alikes(turn: u32) -> String {
     )
 }
 
-/// Nothing but output came of the turn.
+/// The turn produced only output.
 async fn only_output(client: &Client, session: &SessionId, ran: &Turn) {
     assert_eq!(ran.outcome, Some(Outcome::Ok), "{ran:?}");
     assert!(ran.displays.is_empty(), "{:?}", ran.displays);
@@ -79,8 +79,8 @@ async fn contract_40_look_alikes_of_the_protocol_are_output() {
     assert_eq!(run_ok(&client, &session, "done").await, "True\n");
 }
 
-/// What a process below the worker does to reach the protocol: looks at every descriptor it has,
-/// and writes frames to those that are sockets. It prints the sockets that it found.
+/// How a child process of the worker tries to reach the protocol: it looks at every descriptor, and writes
+/// frames to those that are sockets. It prints the sockets that it found.
 const SCAN: &str = "import os, socket, stat\n\
     found = []\n\
     for fd in range(3, 4096):\n\
@@ -97,7 +97,7 @@ const SCAN: &str = "import os, socket, stat\n\
 #[tokio::test]
 async fn contract_40_no_child_of_the_worker_reaches_the_protocol() {
     let (_node, client, session) = start_with(TestNode::create()).await;
-    // The worker itself has one socket, so a scan that finds none in its children means something.
+    // The worker itself has one socket, so the scan works: it can find sockets.
     let own = "import os, stat\n\
         def is_socket(fd):\n\
         \x20   try:\n\
@@ -154,7 +154,8 @@ async fn contract_41_a_figure_arrives_once_as_png() {
     let import = turn("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.close('all')");
     let imported = within(FIRST_IMPORT, client.run_turn(&session, import)).await.unwrap();
     assert_eq!((imported.outcome, imported.displays.len()), (Some(Outcome::Ok), 0), "{imported:?}");
-    // Shown by name, left open at the end, or the turn's value: once each.
+    // A figure that is shown explicitly, left open at the end of the turn, or the value of the turn arrives
+    // once.
     for code in [
         "plt.plot([1, 2, 3])\nplt.show()",
         "_ = plt.plot([1, 2, 3])",

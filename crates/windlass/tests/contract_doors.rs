@@ -1,5 +1,5 @@
-//! The contract's lines on the node's doors, 57 and 58: they hold against clients that do wrong,
-//! and open only to whoever may come in.
+//! Contract lines 57 and 58, the doors of the node: they withstand misbehaving clients, and accept only
+//! authorized ones.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -20,37 +20,37 @@ use windlass_testkit::{PATIENCE, TestNode, processes, python, run_ok, within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// How long another client's turn may take while the doors are under attack.
+/// How long a turn of another client may take while the doors are attacked.
 const SERVED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Requests of random bytes.
+/// Number of requests with random bytes.
 const RANDOM_REQUESTS: u64 = 500;
 
-/// Clients that send a byte at a time.
+/// Number of clients that send one byte at a time.
 const SLOW_CLIENTS: usize = 200;
 
-/// How long the node gives a head; what a slow client gets is that and a little.
+/// The node's timeout for a request head, plus a margin.
 const HEAD_WAIT: Duration = Duration::from_secs(10);
 
-/// Connections at once, or one after the other where the machine lets a process have fewer.
+/// Number of connections, at once or, if the descriptor limit is lower, one after the other.
 const CONNECTIONS: usize = 10_000;
 
-/// What a connection that was opened and nothing else may cost the node.
+/// Memory that an idle connection may cost the node.
 const IDLE_BYTES_MAX: u64 = 4 * 1024;
 
-/// What malformed and oversize requests may leave in the node's memory at most, while they last.
+/// Memory that malformed and oversize requests may cost the node while they last.
 const RSS_SLACK_BYTES: u64 = 96 * 1024 * 1024;
 
-/// Files that a young node opens once, in its own time: the journal's index, a log. Every connection
-/// that leaks is one of hundreds.
+/// Files that a new node opens once: the index of the journal, a log. A leak would add hundreds of
+/// descriptors.
 const OPENED_ONCE_MAX: usize = 4;
 
-/// A node, and a client that is served whatever others do.
+/// A node, and a client that must be served whatever other clients do.
 struct Scene {
     node: TestNode,
     client: Client,
     session: SessionId,
-    /// How long the slowest turn took.
+    /// Duration of the slowest turn.
     slowest: Duration,
 }
 
@@ -63,7 +63,7 @@ impl Scene {
         Self { node, client, session, slowest: Duration::ZERO }
     }
 
-    /// The other client's turn, in a state of its own and in time.
+    /// Runs a turn of the other client, which must keep its state and end in time.
     async fn is_served(&mut self) {
         let began = Instant::now();
         let said = run_ok(&self.client, &self.session, "n += 1; print('ok')").await;
@@ -137,7 +137,7 @@ async fn contract_57_oversize_requests_are_refused_in_bounded_memory() {
             scene.is_served().await;
         }
         let answer = sending.await.unwrap();
-        // Cut off in the middle of what it sends, a client may find no answer.
+        // A client that is cut off while it sends may not receive a reply.
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{name}: {answer:?}");
     }
     let peak = processes::peak_rss_bytes(scene.node.pid()).unwrap();
@@ -157,7 +157,7 @@ async fn contract_57_slow_clients_are_cut_off_and_others_are_served() {
     for number in 0..SLOW_CLIENTS {
         let mut stream = tokio::net::UnixStream::connect(scene.node.dirs().socket()).await.unwrap();
         if number % 2 == 1 {
-            // The second request is the slow one.
+            // The second request on the connection is the slow one.
             stream.write_all(&request("GET", "/v1/health", b"")).await.unwrap();
             let mut answer = [0; 12];
             within(PATIENCE, stream.read_exact(&mut answer)).await.unwrap();
@@ -165,7 +165,7 @@ async fn contract_57_slow_clients_are_cut_off_and_others_are_served() {
         }
         slow.push(stream);
     }
-    // Bodies have longer; they must not be in anybody's way meanwhile.
+    // Bodies have a longer timeout. Other clients must be served meanwhile.
     let mut bodies = Vec::new();
     for _ in 0..SLOW_CLIENTS / 4 {
         let mut http = RawHttp::connect(&scene.node.dirs().socket()).await.unwrap();
@@ -210,7 +210,7 @@ async fn contract_57_ten_thousand_connections_stand_idle_and_others_are_served()
         let mut held = opening.await.unwrap();
         opened += count;
         scene.is_served().await;
-        // The newest of them is served as well, and so is somebody new.
+        // The newest connection is served, and so is a new client.
         let last = held.last_mut().unwrap();
         last.write_all(&request("GET", "/v1/health", b"")).unwrap();
         let mut answer = [0; 12];
@@ -238,7 +238,7 @@ async fn contract_57_a_node_without_descriptors_closes_idle_connections_and_does
     let low = Rlimit { current: Some(open + ROOM), maximum: limit.maximum };
     prlimit(pid, Resource::Nofile, low).unwrap();
 
-    // Idle ones make room: the last of many is served.
+    // The node closes idle connections: the last of many clients is served.
     let idle: Vec<_> = (0..4 * ROOM).map(|_| scene.connect()).collect();
     let mut last = scene.connect();
     last.write_all(&request("GET", "/v1/health", b"")).unwrap();
@@ -248,7 +248,8 @@ async fn contract_57_a_node_without_descriptors_closes_idle_connections_and_does
     drop((idle, last));
     scene.until_descriptors_are(usize::try_from(open).unwrap()).await;
 
-    // Those with a request in flight do not: whoever comes then waits, and the node sleeps.
+    // The node does not close connections with a request in flight: a new client waits, and the node does not
+    // spin.
     let follow = format!(
         "GET /v1/sessions/{}/events HTTP/1.1\r\nhost: node\r\naccept: text/event-stream\r\n\r\n",
         scene.session
@@ -294,7 +295,7 @@ async fn contract_58_another_user_can_neither_connect_nor_read() {
         return;
     }
     assert_eq!(as_another_user(&dirs.socket(), &dirs.token()), "PermissionError PermissionError");
-    // Even where every mode is wrong, the node looks at who connects.
+    // Even if all file modes are wrong, the node checks the user who connects.
     for path in [&base, &dirs.runtime, &dirs.state, &dirs.socket()] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     }
@@ -342,7 +343,7 @@ async fn contract_58_tcp_is_refused_without_the_token() {
     let remote = Client::connect_remote(right, node.dirs().clone()).await.unwrap();
     let session = node.session(&remote).await.unwrap().id;
     assert_eq!(run_ok(&remote, &session, "print(6 * 7)").await, "42\n");
-    // A rotated token opens nothing from the next request on, also on an open connection.
+    // After a rotation, the node refuses the old token from the next request on, also on an open connection.
     let new = Token::rotate(&node.dirs().token()).unwrap();
     let refused = remote.node_status().await.unwrap_err();
     assert_eq!(refused.api_code(), Some(ErrorCode::Unauthorized), "{refused:?}");
@@ -373,7 +374,7 @@ async fn contract_58_the_token_is_in_no_log_process_list_or_error() {
     let secret = windlass(&place, &["token"], &[]);
     let token = String::from_utf8(secret.stdout).unwrap().trim().to_owned();
     assert_eq!(token.len(), 64);
-    // Whoever starts the node may have it in the environment; the node must not.
+    // The process that starts the node may have the token in its environment. The node must not.
     let started = windlass(
         &place,
         &["up", "--listen", "127.0.0.1:0"],
@@ -408,7 +409,7 @@ async fn contract_58_the_token_is_in_no_log_process_list_or_error() {
     ));
     let refused: Vec<bool> = said.iter().map(|output| output.status.success()).collect();
     assert_eq!(refused, [true, true, false, false, false, true, false]);
-    // All but the last letters: whoever has those has it.
+    // Not even a part of the token: all but its last letters would be enough for an attacker.
     let most = &token[..60];
     for output in &said {
         let text = format!("{output:?}");
@@ -428,7 +429,7 @@ async fn contract_58_the_token_is_in_no_log_process_list_or_error() {
     assert!(matches!(error, ClientError::BadUrl) && !format!("{error:?}").contains(most));
 }
 
-/// Requests that no client should send.
+/// Malformed requests.
 fn malformed() -> Vec<Vec<u8>> {
     let mut requests: Vec<Vec<u8>> = [
         "\r\n\r\n",
@@ -464,7 +465,7 @@ fn malformed() -> Vec<Vec<u8>> {
     for _ in 0..RANDOM_REQUESTS {
         let length = random.below(600);
         let mut bytes: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
-        // Half of them begin as a request does, so that the noise comes deeper in.
+        // Half of them begin like a request, so that the random bytes reach later parsing stages.
         if random.below(2) == 0 {
             let whole = request("POST", "/v1/sessions", &bytes);
             let place = random.below(whole.len() as u64) as usize;
@@ -476,7 +477,7 @@ fn malformed() -> Vec<Vec<u8>> {
     requests
 }
 
-/// Numbers that are the same in every run (splitmix64).
+/// Random numbers that are the same in every run (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -489,15 +490,15 @@ impl Random {
     }
 }
 
-/// Sends `bytes` and nothing more; what the node says until it closes.
+/// Sends `bytes`, and returns what the node replies until it closes.
 fn converse(scene: &Scene, bytes: &[u8]) -> String {
     let mut stream = scene.connect();
-    // The node may have closed before it has all.
+    // The node may close the connection before it has read everything.
     let _ = stream.write_all(bytes).and_then(|()| stream.shutdown(std::net::Shutdown::Write));
     rest(stream)
 }
 
-/// Sends `start` and then `piece` until the node has enough, or `most` bytes; its answer.
+/// Sends `start`, then `piece` until the node closes or `most` bytes were sent. Returns the reply.
 fn pour(mut stream: UnixStream, start: &str, piece: &[u8], most: usize) -> String {
     let mut sent = stream.write_all(start.as_bytes()).map(|()| start.len());
     while let Ok(bytes) = sent
@@ -509,7 +510,7 @@ fn pour(mut stream: UnixStream, start: &str, piece: &[u8], most: usize) -> Strin
     rest(stream)
 }
 
-/// What is left to read. That the node closes in time is what matters, not how.
+/// Reads the rest. Only the time until the node closes matters.
 fn rest(mut stream: UnixStream) -> String {
     let mut answer = Vec::new();
     if let Err(error) = stream.read_to_end(&mut answer) {
@@ -524,7 +525,7 @@ fn connect_many(socket: &Path, count: usize) -> Vec<UnixStream> {
     held
 }
 
-/// As many descriptors as this process may have.
+/// The descriptor limit of this process.
 fn raise_limit() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -539,7 +540,7 @@ fn cpu_ticks(pid: u32) -> u64 {
     [12, 13].map(|place| fields[place].parse::<u64>().unwrap()).iter().sum()
 }
 
-/// How a user who is nobody in particular fares: connecting, then reading the token.
+/// What happens to an unrelated user who connects, and then reads the token.
 fn as_another_user(socket: &Path, token: &Path) -> String {
     let code = "\
 import socket, sys
@@ -571,7 +572,7 @@ print(attempt(connect).replace('ConnectionResetError', 'closed').replace('Broken
     String::from_utf8(tried.stdout).unwrap().trim().to_owned()
 }
 
-/// A request over TCP and everything that is answered.
+/// Sends a request over TCP and returns the whole reply.
 async fn ask_tcp(address: &str, host: &str, method: &str, path: &str, headers: &str) -> String {
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let text =

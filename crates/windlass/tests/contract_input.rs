@@ -1,5 +1,5 @@
-//! The contract's lines about input, against a real node, keeper and Python: every way to ask ends
-//! in a wait that a client can answer, and an answer never reaches a turn it was not meant for.
+//! The contract lines on input, against a real node, keeper and Python: every way to read input ends in a
+//! wait that a client can answer, and an answer never reaches another turn.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -42,7 +42,7 @@ fn ended(turn: &Turn, output: &str) {
     assert_eq!((turn.output.text.as_str(), &turn.stdin_wait), (output, &None));
 }
 
-/// How often a turn asked.
+/// How often a turn waited for input.
 async fn waits(client: &Client, session: &SessionId, turn: TurnNo) -> usize {
     let events = all_events(client, session).await;
     let asked = |kind: &EventKind| matches!(kind, EventKind::StdinWait { .. });
@@ -83,7 +83,7 @@ async fn contract_33_a_password_is_asked_for_as_a_secret_and_recorded_nowhere() 
     assert!(!holds(&node.dirs().state, b"hunter2"));
 }
 
-/// Whether any file below `place` holds `wanted`.
+/// Whether any file below `place` contains `wanted`.
 fn holds(place: &Path, wanted: &[u8]) -> bool {
     std::fs::read_dir(place).unwrap().any(|entry| {
         let entry = entry.unwrap();
@@ -149,7 +149,7 @@ async fn contract_34_what_a_read_leaves_is_there_for_the_next_without_a_wait() {
     assert_eq!(waits(&client, &session, asking.number).await, 1);
 }
 
-/// The next turn asks, and gets its own answer.
+/// The next turn reads input, and gets its own answer.
 async fn next_turn_asks_afresh(client: &Client, session: &SessionId) {
     for code in
         ["print('got', input('again? '))", "import os\nprint('got', os.read(0, 9).decode())"]
@@ -188,7 +188,7 @@ async fn contract_35_input_that_a_turn_never_asked_for_is_gone_with_it() {
     at_gate.open().await.unwrap();
     let over = turn_ended(&client, &session, &deaf.id, PATIENCE).await.unwrap();
     assert_eq!(over.outcome, Some(Outcome::Ok));
-    // What comes after its end is refused, not kept.
+    // Input that arrives after the end of the turn is refused, not kept.
     let late = client.send_input(&session, &deaf.id, &text("late\n")).await.unwrap_err();
     assert_eq!(late.api_code(), Some(ErrorCode::TurnNotRunning));
     next_turn_asks_afresh(&client, &session).await;
@@ -198,14 +198,14 @@ async fn contract_35_input_that_a_turn_never_asked_for_is_gone_with_it() {
 async fn contract_35_input_of_an_interrupted_turn_is_gone_with_it() {
     let (_node, client, session) = start().await;
     let gate = Gate::new("g").unwrap();
-    // Unread in the keeper: the code never asked.
+    // Unread in the keeper: the code never read input.
     let deaf = client.submit_turn(&session, &turn(gate.python())).await.unwrap();
     let at_gate = within(PATIENCE, gate.reached()).await.unwrap();
     client.send_input(&session, &deaf.id, &text("stale\n")).await.unwrap();
     interrupted(&client, &session, &deaf.id).await;
     drop(at_gate);
     next_turn_asks_afresh(&client, &session).await;
-    // Unread in the worker: the code asked once and got more than it read.
+    // Unread in the worker: the code read once and received more than it used.
     let code = format!("print(input())\n{}", gate.python());
     let asking = run(&client, &session, &code).await;
     client.send_input(&session, &asking.id, &text("one\nstale\n")).await.unwrap();

@@ -1,4 +1,4 @@
-//! The contract's line on what sessions leave in the node, 49: descriptors, children, memory.
+//! Contract line 49, what sessions leave in the node: descriptors, children, memory.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use tokio::task::JoinSet;
@@ -8,17 +8,17 @@ use windlass_testkit::{PATIENCE, TestNode, processes, run_ok, within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// Sessions opened and closed; `WINDLASS_CONTRACT_SESSIONS` names another number.
+/// Number of sessions to open and close; `WINDLASS_CONTRACT_SESSIONS` overrides it.
 const SESSIONS: usize = 1000;
 
-/// Sessions before the first look: allocator, caches and pools have their size then.
+/// Sessions before the first measurement. Afterwards allocator, caches and pools have their final size.
 const WARM_UP: usize = 200;
 
-/// Clients that open and close sessions at once.
+/// Number of clients that open and close sessions at once.
 const CLIENTS: usize = 4;
 
-/// What the allocator and the index's page cache may keep of so many sessions. A leak of 4 KiB for
-/// each would be over it.
+/// Memory that the allocator and the page cache of the index may keep. A leak of 4 KiB per session would
+/// exceed it.
 const RSS_SLACK_BYTES: u64 = 4 * 1024 * 1024;
 
 #[tokio::test]
@@ -53,7 +53,7 @@ async fn open_and_close(node: &TestNode, sessions: usize) {
     clients.join_all().await;
 }
 
-/// Some are used first, some are closed while their worker still starts.
+/// Some sessions are used first, some are closed while their worker still starts.
 async fn open_use_close(client: &Client, number: usize) {
     let created = within(PATIENCE, client.create_session(&TestNode::create())).await.unwrap();
     let session = created.session.id;
@@ -64,11 +64,11 @@ async fn open_use_close(client: &Client, number: usize) {
     within(PATIENCE, client.close_session(&session, close)).await.unwrap();
 }
 
-/// What a node holds when nobody uses it.
+/// The resources of an unused node.
 #[derive(Debug)]
 struct Held {
     descriptors: usize,
-    /// Zombies too, but not what the node keeps ready.
+    /// Children including zombies, without the processes that the node keeps ready.
     children: usize,
     rss_bytes: u64,
     sockets: usize,
@@ -80,8 +80,8 @@ impl Held {
         let client = node.client().await.unwrap();
         node.await_environments().await.unwrap();
         let mut held = Self::now(node, &client).await;
-        // The node closes connections and reaps children as it hears of their end, which is after
-        // our answers. Each question lets it do so.
+        // The node closes connections and reaps children after it has replied. Each request gives it time to
+        // do so.
         let settled = async {
             loop {
                 let next = Self::now(node, &client).await;
@@ -104,7 +104,7 @@ impl Held {
             descriptors: processes::descriptors(pid).unwrap(),
             children: processes::children(pid).len()
                 - processes::nurseries(pid).len()
-                - processes::waiting(pid).len(),
+                - processes::pooled_keepers(pid).len(),
             rss_bytes: processes::rss_bytes(pid).unwrap(),
             sockets: sockets.filter(|name| !name.starts_with("waiting-")).count(),
             sessions,

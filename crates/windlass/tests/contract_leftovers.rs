@@ -1,5 +1,5 @@
-//! The contract's lines about what is left behind: sessions of commands that ended in whatever way, sessions
-//! that nobody uses, turns that have no deadline of their own.
+//! The contract lines on leftovers: sessions of commands that ended in any way, unused sessions, and turns
+//! without their own deadline.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Read};
@@ -18,18 +18,18 @@ use windlass_client::protocol::{ErrorCode, Outcome, Owner, Seq, SessionId};
 use windlass_client::tools::ToolScope;
 use windlass_client::{Client, WhichSessions};
 use windlass_testkit::{
-    Gate, PATIENCE, TestNode, ToolHost, processes, python, run, run_ok, turn, turn_ended,
+    Gate, PATIENCE, TestNode, TestToolHost, processes, python, run, run_ok, turn, turn_ended,
     wait_for_event, within,
 };
 
-/// Says that it runs, and then nothing for longer than any test.
+/// Prints that it runs, then nothing for longer than any test takes.
 const SILENT: &str = "import time\nprint('begun', flush=True)\ntime.sleep(600)";
 
-/// Says that it runs, and then more than any pipe holds.
+/// Prints that it runs, then more than any pipe buffer holds.
 const FLOOD: &str = "print('begun', flush=True)\nwhile True:\n    print('x' * 1000)";
 
 /// Runs a program in a terminal, waits until it shows a text, and ends it by closing the terminal or by a
-/// signal. Arguments: what is typed, the text, `close` or a signal's number, the program with its arguments.
+/// signal. Arguments: the typed input, the text, `close` or a signal number, the program with its arguments.
 /// Prints how the program ended.
 const IN_A_TERMINAL: &str = r#"
 import os, pty, select, sys, time
@@ -65,7 +65,7 @@ async fn started(node: TestNode) -> (TestNode, Client) {
     (node, client)
 }
 
-/// What runs `windlass ARGS` as a user of this node would.
+/// A command that runs `windlass ARGS` as a user of this node.
 fn windlass(node: &TestNode, args: &[&str]) -> Command {
     let mut command = Command::new(node.program());
     for (name, value) in environment(node) {
@@ -83,10 +83,10 @@ fn environment(node: &TestNode) -> [(&'static str, std::ffi::OsString); 3] {
     ]
 }
 
-/// `windlass run` with this code, which has printed its first line.
+/// `windlass run` with this code, after it has printed its first line.
 struct Running {
     child: Child,
-    /// What it prints; nobody reads on.
+    /// Its output, which is not read any further.
     stdout: Option<BufReader<ChildStdout>>,
     session: Session,
 }
@@ -115,7 +115,7 @@ impl Running {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// How the command ended, as a shell would tell it, and what it said about it.
+    /// The exit code of the command as a shell reports it, and its standard error.
     async fn ended(mut self) -> (i32, String, Session) {
         let ended = tokio::task::spawn_blocking(move || {
             let status = self.child.wait().unwrap();
@@ -129,7 +129,7 @@ impl Running {
     }
 }
 
-/// The one live session.
+/// The only live session.
 async fn only(client: &Client) -> Session {
     let mut live = client.sessions(WhichSessions::Live).await.unwrap().sessions;
     live.retain(|session| session.state != SessionState::Ended);
@@ -137,7 +137,7 @@ async fn only(client: &Client) -> Session {
     live.remove(0)
 }
 
-/// Waits for the session's end without being a client of it: its keeper goes with it.
+/// Waits for the end of the session without being a client of it: its keeper exits at the same time.
 async fn ended(client: &Client, session: &Session, patience: Duration) -> Ended {
     let now = client.session(&session.id).await.unwrap();
     if let Some(keeper) = now.keeper_pid.filter(|_| now.state != SessionState::Ended) {
@@ -153,7 +153,7 @@ async fn left_by_command(client: &Client, session: &Session) {
     let ended = ended(client, session, PATIENCE).await;
     assert_eq!(ended.reason, EndReason::Closed);
     let listed = client.sessions(WhichSessions::Live).await.unwrap().sessions;
-    // One whose keeper is gone is listed until what was made for it is cleared away.
+    // A session whose keeper is gone is listed until its files and cgroups are removed.
     let live: Vec<_> =
         listed.iter().filter(|session| session.state != SessionState::Ended).collect();
     assert!(live.is_empty(), "{live:?}");
@@ -176,7 +176,7 @@ async fn contract_73_a_signal_ends_the_session_of_run() {
     let (node, client) = node().await;
     for (signal, expected) in [(Signal::TERM, 143), (Signal::HUP, 129)] {
         let running = Running::start(&node, &client, SILENT, &[]).await;
-        // As `timeout` sends it: to the command, and once more to its group.
+        // Twice, as `timeout` does: to the command, and to its process group.
         running.signal(signal);
         running.signal(signal);
         let (status, _, session) = running.ended().await;
@@ -189,7 +189,7 @@ async fn contract_73_a_signal_ends_the_session_of_run() {
 async fn contract_73_a_command_that_cannot_write_is_ended_by_a_signal_too() {
     let (node, client) = node().await;
     let running = Running::start(&node, &client, FLOOD, &[]).await;
-    // More than its pipe and all buffers on the way hold: it waits for a reader, and there is none.
+    // More output than its pipe and all buffers hold: the command blocks on a reader that does not read.
     let mut printed = 0;
     let much = |item: &EventItem| {
         printed += item.bytes;
@@ -202,7 +202,7 @@ async fn contract_73_a_command_that_cannot_write_is_ended_by_a_signal_too() {
     left_by_command(&client, &session).await;
 }
 
-/// How a command in a terminal ended, as Python tells it.
+/// How a command in a terminal ended, in the notation of Python.
 async fn in_a_terminal(node: &TestNode, typed: &str, how: &str, args: &[&str]) -> String {
     let mut command = Command::new(python());
     command.arg("-c").arg(IN_A_TERMINAL).args([typed, "begun", how]).arg(node.program());
@@ -224,7 +224,7 @@ async fn contract_73_a_closed_terminal_ends_the_session_of_run_and_of_repl() {
     let typed = "print('be' + 'gun')";
     for (args, typed, how, expected) in [
         (["run", "code.py", "--python", python].as_slice(), "", "close", Some("129")),
-        // Its terminal's end may be heard before the signal: then it leaves as by Ctrl-D.
+        // The command may notice the closed terminal before the signal. Then it exits as after Ctrl-D.
         (["repl", "--python", python].as_slice(), typed, "close", None),
         (["repl", "--python", python].as_slice(), typed, &term, Some("143")),
     ] {
@@ -260,11 +260,12 @@ async fn contract_73_a_command_that_is_killed_leaves_a_session_with_a_short_idle
     let (status, _, session) = running.ended().await;
     assert_eq!(status, 137);
     let left = client.session(&session.id).await.unwrap();
-    // A turn that runs is not idle: it ends by its deadline, and then the session by this.
+    // A session with a running turn is not idle: its deadline ends the turn, then the idle timeout ends the
+    // session.
     assert_eq!((left.state, left.idle_s), (SessionState::Busy, Some(60)));
 }
 
-/// A session that ends after so many seconds without a client and a turn.
+/// A session with an idle timeout of this many seconds.
 async fn idle_after(client: &Client, idle_s: u64) -> Session {
     let create = CreateSession { idle_s: Some(idle_s), ..TestNode::create() };
     let session = client.create_session(&create).await.unwrap().session;
@@ -272,8 +273,8 @@ async fn idle_after(client: &Client, idle_s: u64) -> Session {
     session
 }
 
-/// Waits as long as it takes a session with an idle timeout of `idle_s` to end: then one with a shorter
-/// timeout has ended too, unless it was in use.
+/// Waits until a session with an idle timeout of `idle_s` has ended. By then a session with a shorter timeout
+/// has ended too, unless it was in use.
 async fn others_are_over(client: &Client, idle_s: u64) {
     let other = idle_after(client, idle_s).await;
     assert_eq!(ended(client, &other, PATIENCE).await.reason, EndReason::Idle);
@@ -324,20 +325,20 @@ async fn contract_73_a_follower_and_a_tool_host_are_clients_until_they_go() {
     let mut attach = windlass(&node, &["attach", followed.id.as_str()]);
     let mut attach = attach.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let scope = ToolScope::Session(served.id.clone());
-    let host = ToolHost::offer_to(&client, &scope, &["t"], |_| async { Ok(json!(1)) });
+    let host = TestToolHost::offer_to(&client, &scope, &["t"], |_| async { Ok(json!(1)) });
     let host = host.await.unwrap();
     let owner = Owner::parse("me").unwrap();
     let of_owner = CreateSession { owner: Some(owner.clone()), ..TestNode::create() };
     let of_owner = CreateSession { idle_s: Some(1), ..of_owner };
     let owned = client.create_session(&of_owner).await.unwrap().session;
     let scope = ToolScope::Owner(owner);
-    let owners = ToolHost::offer_to(&client, &scope, &["t"], |_| async { Ok(json!(1)) });
+    let owners = TestToolHost::offer_to(&client, &scope, &["t"], |_| async { Ok(json!(1)) });
     let owners = owners.await.unwrap();
     others_are_over(&client, 3).await;
     for session in [&followed, &served, &owned] {
         assert_eq!(client.session(&session.id).await.unwrap().state, SessionState::Idle);
     }
-    // However they go.
+    // However the client ends.
     attach.kill().unwrap();
     attach.wait().unwrap();
     drop((host, owners));
@@ -352,7 +353,7 @@ async fn contract_73_an_idle_timeout_outlives_the_node_and_is_a_twins_too() {
     let session = idle_after(&client, 2).await;
     let twin = client.fork_session(&session.id, &ForkSession::default()).await.unwrap().session;
     assert_eq!(twin.idle_s, Some(2));
-    // Its keeper, by whose end its own is waited for, is known once it has answered.
+    // The test waits for the exit of its keeper, which is known after the first reply.
     assert_eq!(run_ok(&client, &twin.id, "x").await, "1\n");
     assert_eq!(ended(&client, &twin, PATIENCE).await.reason, EndReason::Idle);
     let session = idle_after(&client, 2).await;
@@ -363,7 +364,7 @@ async fn contract_73_an_idle_timeout_outlives_the_node_and_is_a_twins_too() {
     assert_eq!((end.reason, end.message.is_some()), (EndReason::Idle, true));
 }
 
-/// Sleeps, and says how the turn ended.
+/// Sleeps, and returns how the turn ended.
 async fn late(client: &Client, session: &SessionId, deadline_ms: Option<u64>) -> Turn {
     let wait_ms = u64::try_from(PATIENCE.as_millis()).unwrap();
     let submit = SubmitTurn { deadline_ms, wait_ms, ..turn("import time\ntime.sleep(60)") };
@@ -392,7 +393,7 @@ async fn contract_79_a_turn_without_a_deadline_ends_by_that_of_its_session_or_no
     assert!(began.elapsed() >= Duration::from_millis(1500), "after {:?}", began.elapsed());
     check_names(&late(&client, &sessions.id, None).await, "1 s (the default of its session)");
     check_names(&late(&client, &sessions.id, Some(700)).await, "700 ms");
-    // A longer one of its own holds against both.
+    // A longer deadline of the turn overrides both.
     let slow = SubmitTurn { deadline_ms: Some(60_000), ..turn("import time\ntime.sleep(2)") };
     let done = within(PATIENCE, client.run_turn(&sessions.id, slow)).await.unwrap();
     assert_eq!(done.outcome, Some(Outcome::Ok), "{done:?}");

@@ -1,5 +1,5 @@
-//! The contract's line on limits, 53: what a session may use holds, running into it is a named
-//! outcome in that session, and a neighbour hardly notices.
+//! Contract line 53, limits: the limits of a session are enforced, reaching one is a named outcome in that
+//! session, and a neighbour session hardly notices.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ async fn session(client: &Client, limits: Limits) -> SessionId {
     client.create_session(&session_under(limits)).await.unwrap().session.id
 }
 
-/// The turn ended by this limit, with its figures and a receipt; the session goes on afresh.
+/// The turn ended by this limit, with its figures and a receipt. The session continues with a fresh worker.
 async fn assert_ended_by(client: &Client, session: &SessionId, ended: &Turn, limit: Limit) {
     let code = match limit {
         Limit::Memory => ErrorCode::LimitMemory,
@@ -70,7 +70,7 @@ async fn contract_53_a_process_that_takes_all_memory_ends_by_name_or_is_refused_
     let client = node.client().await.unwrap();
     let id = session(&client, small_limits()).await;
     let ended = run(&client, &id, bombs::MEMORY).await;
-    // Where each process has a limit of its own, Python is refused and says so.
+    // If each process has its own limit, Python raises MemoryError.
     if ended.outcome == Some(Outcome::Error) {
         assert_eq!(ended.error.unwrap().name, "MemoryError");
         return;
@@ -119,7 +119,7 @@ async fn contract_53_a_disk_filler_ends_by_name_and_the_session_can_remove_its_f
     let ended = run(&client, &id, bombs::DISK).await;
     assert_ended_by(&client, &id, &ended, Limit::Disk).await;
 
-    // It is over its limit now: it may look and remove, which takes longer than a look.
+    // The session is over its limit now. It may still list and remove files.
     let code = "
 import glob, os, time
 before = len(glob.glob('filler-*'))
@@ -130,7 +130,7 @@ time.sleep(0.3)
 before > 3, len(glob.glob('filler-*'))
 ";
     assert_eq!(run_ok(&client, &id, code).await, "(True, 1)\n");
-    // There is room again.
+    // There is free space again.
     let code = "open('small', 'wb').write(b'x' * (1 << 20)); import time; time.sleep(0.3)";
     run_ok(&client, &id, code).await;
 }
@@ -200,7 +200,7 @@ async fn contract_53_a_limit_reached_between_turns_is_named_to_the_next() {
     let node = TestNode::start(PROGRAM).await.unwrap();
     let client = node.client().await.unwrap();
     let id = session(&client, small_limits()).await;
-    // The children outlive the turn, and fork on.
+    // The children outlive the turn and keep forking.
     let code = format!("import os\nif os.fork() == 0:\n    exec({:?})", bombs::FORK);
     run_ok(&client, &id, &code).await;
     wait_for_event(&client, &id, Seq(0), PATIENCE, |item| {
@@ -257,13 +257,13 @@ async fn contract_53_no_cgroup_is_left_of_a_session_whose_keeper_was_killed() {
     .unwrap();
     let began = Instant::now();
     while let Some(left) = dirs.iter().find(|dir| dir.exists()) {
-        // The node hears of each process that has ended; meanwhile it serves.
+        // The node learns of each exited process; meanwhile it serves.
         client.node_status().await.unwrap();
         assert!(began.elapsed() < PATIENCE, "{} is left", left.display());
     }
 }
 
-/// The cgroup directories, named after the session, in which processes below `keeper` are.
+/// The cgroup directories of the session that contain descendants of `keeper`.
 fn cgroups_below(keeper: u32, session: &SessionId) -> BTreeSet<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let mounts: Vec<Vec<&str>> =
@@ -275,7 +275,7 @@ fn cgroups_below(keeper: u32, session: &SessionId) -> BTreeSet<PathBuf> {
         })
     };
     let mut dirs = BTreeSet::new();
-    for pid in processes::below(keeper) {
+    for pid in processes::descendants(keeper) {
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         for line in groups.lines().filter(|line| line.ends_with(session.as_str())) {
             let mut fields = line.splitn(3, ':').skip(1);
@@ -288,8 +288,8 @@ fn cgroups_below(keeper: u32, session: &SessionId) -> BTreeSet<PathBuf> {
     dirs
 }
 
-/// How often a neighbour's turns are measured without bombs and among them, and how long at a time. The
-/// machine's other work comes and goes, and adds to what the bombs take: one round that holds is enough.
+/// How often, and for how long, the turns of a neighbour are measured without bombs and among them. Other
+/// load on the machine adds to the effect of the bombs, so one passing round is enough.
 const ROUNDS: usize = 4;
 const MEASURED: Duration = Duration::from_secs(3);
 
@@ -309,7 +309,7 @@ async fn contract_53_a_neighbours_turns_stay_under_ten_times_their_usual_p95() {
             run_ok(&client, &id, "None").await;
             ids.push(id.clone());
             let client = node.client().await.unwrap();
-            // One that has ended is thrown again.
+            // A bomb that has ended is started again.
             bombing.spawn(async move { while client.run_turn(&id, turn(code)).await.is_ok() {} });
         }
         let bombed = p95(&client, &neighbour).await;

@@ -1,5 +1,5 @@
-//! The contract's lines 43, 44, 47 and 48 through `windlass mcp`, as agents start it: their bridges
-//! come and go, and what is the node's stays.
+//! Contract lines 43, 44, 47 and 48 through `windlass mcp`, as agents start it: bridges come and go, and the
+//! state of the node stays.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -15,13 +15,13 @@ use windlass_testkit::{Gate, McpClient, OddNode, PATIENCE, TestNode, processes, 
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// Agents at once.
+/// Number of agents at once.
 const AGENTS: usize = 20;
 
-/// One agent in so many has a session of its own as well.
+/// One agent in this many also has a second session.
 const WITH_AN_OWN_SESSION: usize = 5;
 
-/// How long a bridge may take to end when its client has closed its end, on a busy machine.
+/// How long a bridge may take to exit after its client closed the input, on a busy machine.
 const ENDS_WITHIN: Duration = Duration::from_secs(3);
 
 #[tokio::test]
@@ -55,13 +55,13 @@ async fn contract_43_agents_that_come_and_go_add_no_process_but_their_bridges() 
             let ended = agent.call("reset", json!({"session": session, "end": true})).await;
             assert_eq!(ended["structuredContent"]["state"], "ended", "{ended}");
         }
-        // Some are asked to go, the others are killed.
+        // Some bridges are closed, the others are killed.
         match number % 2 {
             0 => assert!(agent.close().await.unwrap().success()),
             _ => agent.kill9(),
         }
     }
-    // What belonged to the sessions that were ended may take a moment.
+    // Processes of the ended sessions may take a moment to exit.
     node.await_environments().await.unwrap();
     let kept_ready = processes::kept_ready(node.pid());
     for pid in &(&processes::belonging(node.base()) - &before) - &kept_ready {
@@ -94,7 +94,7 @@ async fn contract_44_first_agents_at_the_same_instant_give_one_node_and_each_an_
         sessions.insert(reply["structuredContent"]["session"].to_string());
         numbers.insert(output_of(&reply).trim().parse::<usize>().unwrap());
     }
-    // They are the same agent in the same place: one session, in which each ran once.
+    // They are the same agent in the same directory: one session, in which each ran once.
     assert_eq!(sessions.len(), 1, "{sessions:?}");
     assert_eq!(numbers, (1..=AGENTS).collect());
     let status = place.client().await.unwrap().node_status().await.unwrap();
@@ -105,17 +105,19 @@ async fn contract_44_first_agents_at_the_same_instant_give_one_node_and_each_an_
 }
 
 #[tokio::test]
-async fn contract_44_a_session_whose_maker_goes_meanwhile_is_there_for_the_next() {
+async fn contract_44_a_session_whose_bridge_dies_during_creation_is_there_for_the_next() {
     let node = TestNode::start(PROGRAM).await.unwrap();
     let client = node.client().await.unwrap();
     for number in 0..8 {
         let id = SessionId::parse(format!("made-{number}")).unwrap();
         let create = CreateSession { id: Some(id.clone()), ..TestNode::create() };
         let body = serde_json::to_vec(&create).unwrap();
-        // As a bridge that is killed there: it asks, and does not live to hear the answer.
+        // Like a bridge that is killed at this point: it sends the request and does not live to read the
+        // reply.
         let mut gone = RawHttp::connect(&node.dirs().socket()).await.unwrap();
         gone.write(&request("POST", "/v1/sessions", &body)).await.unwrap();
-        // Two words with the node later it has heard that, and a session takes longer to make.
+        // After two more exchanges the node has noticed the end of the bridge. Creating a session takes
+        // longer than that.
         for _ in 0..2 {
             client.node_status().await.unwrap();
         }
@@ -133,7 +135,7 @@ async fn contract_44_a_session_whose_maker_goes_meanwhile_is_there_for_the_next(
 async fn contract_47_a_bridge_ends_with_its_client_and_leaves_the_node_and_its_turns() {
     let place = TestNode::builder(PROGRAM).prepare().unwrap();
     let gate = Gate::new("bridge").unwrap();
-    // This one starts the node, and waits for its turn when its client goes.
+    // This bridge starts the node, and waits for its turn when its client exits.
     let mut agent = McpClient::builder(&place).with_gates().start().await.unwrap();
     assert_eq!(agent.run_ok("x = 40").await, "");
     let code = format!("{}x + 2", gate.python());
@@ -148,7 +150,7 @@ async fn contract_47_a_bridge_ends_with_its_client_and_leaves_the_node_and_its_t
     let reply = next.call("continue", json!({})).await;
     assert_eq!((output_of(&reply), is_error(&reply)), ("42\n", false), "{reply}");
 
-    // Others end as well: at rest, and before they have heard a word.
+    // Other bridges exit as well: idle ones, and ones that have not received a message yet.
     ends_well_and_soon(next).await;
     ends_well_and_soon(McpClient::start(&place).await.unwrap()).await;
     ends_well_and_soon(McpClient::builder(&place).spawn().unwrap()).await;
@@ -197,7 +199,7 @@ async fn contract_47_a_bridge_goes_on_when_the_node_is_killed_between_calls_and_
         let second = only_node_of(&node);
         assert_ne!(second, pid);
 
-        // Now while the bridge waits for an answer.
+        // Now while the bridge waits for a reply.
         let code = format!("print('before', flush=True)\n{}x += 2\nx", gate.python());
         let call = json!({"name": "run", "arguments": {"code": code}});
         let id = agent.send("tools/call", call).unwrap();
@@ -227,7 +229,7 @@ async fn contract_48_a_node_of_another_version_is_an_error_of_the_tool_with_its_
                     assert!(text_of(&reply).contains(part), "{part:?} is not in {reply}");
                 }
             }
-            // It is the node that is not understood; the bridge serves.
+            // Only the node has the wrong version; the bridge still serves.
             let listed = agent.request("tools/list", json!({})).await.unwrap();
             assert!(listed.is_ok(), "{listed:?}");
             assert!(agent.close().await.unwrap().success());
@@ -239,7 +241,7 @@ fn is_error(reply: &Value) -> bool {
     reply["isError"] == json!(true)
 }
 
-/// The processes that are nodes of this place.
+/// The node processes of this directory.
 fn nodes_of(place: &TestNode) -> BTreeSet<u32> {
     processes::nodes(place.base())
 }

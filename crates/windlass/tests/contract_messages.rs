@@ -1,5 +1,5 @@
-//! The contract's lines about messages: their limits, their pieces, what is not understood, and
-//! what is left over from another turn.
+//! The contract lines on messages: size limits, partial messages, unknown messages, and leftovers of another
+//! turn.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ async fn node() -> TestNode {
     TestNode::start(env!("CARGO_BIN_EXE_windlass")).await.unwrap()
 }
 
-/// A session on a worker of the test's own.
+/// A session with a worker script of the test.
 async fn odd(node: &TestNode, client: &Client, name: &str, script: &str) -> SessionId {
     let create = odd_worker(node.base(), name, script).unwrap();
     client.create_session(&create).await.unwrap().session.id
@@ -36,7 +36,7 @@ fn text(text: impl Into<String>) -> TurnInput {
     TurnInput { text: Some(text.into()), ..TurnInput::default() }
 }
 
-/// When `turn` was accepted, when its stop was asked for, and when it ended, in milliseconds.
+/// When `turn` was accepted, when its interrupt was requested, and when it ended, in milliseconds.
 fn times(events: &[EventItem], turn: TurnNo) -> (u64, u64, u64) {
     let at = |wanted: fn(&EventKind) -> bool| {
         let of_turn = |item: &&EventItem| item.event.turn == Some(turn) && wanted(&item.event.kind);
@@ -59,7 +59,7 @@ async fn contract_11_an_oversize_request_fails_alone_on_its_connection() {
     run_ok(&client, &session, "x = 5").await;
     let mut http = RawHttp::connect(&node.dirs().socket()).await.unwrap();
     let turns = format!("/v1/sessions/{session}/turns");
-    // Just over the limit of a message, and far over what is even read.
+    // Just over the size limit of a message, and far over the limit of what the node reads at all.
     for bytes in [MESSAGE_BYTES_MAX + 1, 3 * MESSAGE_BYTES_MAX] {
         let code = json!({"code": "#".repeat(bytes), "wait_ms": 30_000});
         let (status, answer) = ask(&mut http, "POST", &turns, &code).await;
@@ -69,7 +69,7 @@ async fn contract_11_an_oversize_request_fails_alone_on_its_connection() {
         let (status, answer) = ask(&mut http, "POST", &turns, &small).await;
         assert_eq!((status, &answer["output"]["text"]), (200, &json!("5\n")), "{answer}");
     }
-    // The limit itself is no excess.
+    // A message of exactly the limit is accepted.
     let code = format!("x = 6 #{}", "#".repeat(MESSAGE_BYTES_MAX - 7));
     assert_eq!(code.len(), MESSAGE_BYTES_MAX);
     let (status, answer) =
@@ -125,7 +125,8 @@ for turn, code in turns():
     let node = node().await;
     let client = node.client().await.unwrap();
     let session = odd(&node, &client, "at-once", IN_ONE_WRITE).await;
-    // The last frame of the write ends the turn: were it left lying, nothing would fetch it.
+    // The last frame of the write ends the turn. If the keeper missed it, no later frame would make it look
+    // again.
     for frames in [1, 2, 500] {
         let turn = run(&client, &session, &frames.to_string()).await;
         let expected: String = (0..frames).map(|n| format!("{n} ")).collect();
@@ -154,13 +155,13 @@ async fn contract_12_two_requests_in_one_write_are_both_answered() {
     }
 }
 
-/// How late an interrupt or a kill may be on a busy machine, far below what a partial message that
-/// counted as life would make of it.
+/// How late an interrupt or a kill may be on a busy machine. It is far less than if a partial message
+/// extended the deadline.
 const LATE_MS: u64 = 1500;
 
 #[tokio::test]
 async fn contract_13_half_a_message_of_a_worker_extends_no_deadline() {
-    // For 6 s there is always another byte of the frame that would end the turn.
+    // For 6 s the worker sends one byte after the other of the frame that would end the turn.
     const DRIPPING: &str = r#"
 ready()
 for turn, code in turns():
@@ -186,13 +187,13 @@ for turn, code in turns():
     let (deadline, grace) = (stopped - accepted, ended - stopped);
     assert!((300..300 + LATE_MS).contains(&deadline), "interrupted after {deadline} ms");
     assert!((300..300 + LATE_MS).contains(&grace), "killed {grace} ms later");
-    // The half frame went with its worker: the next one starts clean.
+    // The partial frame was dropped with its worker: the next worker starts clean.
     run_ok(&client, &session, "").await;
 }
 
 #[tokio::test]
 async fn contract_13_half_a_message_is_kept_until_the_rest_comes() {
-    // Its second half comes only when the deadline has passed and the turn is being stopped.
+    // The second half arrives after the deadline has passed, while the turn is being stopped.
     const SLOW: &str = r#"
 ready()
 for turn, code in turns():
@@ -245,7 +246,7 @@ async fn contract_13_half_a_request_extends_no_deadline_and_is_answered_when_who
     http.write(last).await.unwrap();
     let (_, answer) = within(PATIENCE, http.answer()).await.unwrap();
     assert_eq!(answer["code"], json!("turn_not_running"), "{answer}");
-    // The same connection, a request in pieces of any size.
+    // The same connection, with a request in pieces of any size.
     let body = json!({"code": "print(x)", "wait_ms": 30_000}).to_string();
     let whole = request("POST", &format!("/v1/sessions/{session}/turns"), body.as_bytes());
     for piece in whole.chunks(7) {
@@ -262,13 +263,13 @@ async fn contract_14_a_megabyte_goes_in_while_a_megabyte_lies_undrained() {
     let node = node().await;
     let client = node.client().await.unwrap();
     let session = node.session(&client).await.unwrap().id;
-    // A follower that never reads what it asked for.
+    // A follower that never reads its events.
     let mut deaf = RawHttp::connect(&node.dirs().socket()).await.unwrap();
     let follow = format!(
         "GET /v1/sessions/{session}/events HTTP/1.1\r\nhost: node\r\naccept: text/event-stream\r\n\r\n"
     );
     deaf.write(follow.as_bytes()).await.unwrap();
-    // Once with the input there before the code prints, once when it asks.
+    // Once with the input sent before the code prints, once when the code waits for it.
     for early in [true, false] {
         let gate = Gate::new(if early { "early" } else { "asked" }).unwrap();
         let code = format!(
@@ -318,7 +319,7 @@ async fn contract_16_tasks_left_by_a_turn_are_cancelled_before_the_next() {
                  await asyncio.sleep(0.02)\n\
                  print(all(not t.done() for t in tasks))";
     assert_eq!(run_ok(&client, &session, leave).await, "True\n");
-    // Seen by a turn that runs a loop too, which would take up tasks that are still there.
+    // Look from a turn that runs an event loop too: the loop would resume leftover tasks.
     let look = "seen = len(log)\n\
                 await asyncio.sleep(0.05)\n\
                 print([t.cancelled() for t in tasks], sorted(log[-2:]), len(log) == seen)\n\
@@ -355,7 +356,7 @@ async fn contract_16_what_a_left_over_thread_prints_is_not_the_next_turns() {
         let background = matches!(item.event.kind, EventKind::Output { background: true, .. });
         assert!(background && item.event.turn != Some(TurnNo(2)), "{item:?}");
     }
-    // What a turn's own thread prints while it runs is its own.
+    // Output of a thread belongs to the turn while the turn that started it runs.
     let own = "t = threading.Thread(target=print, args=('my thread',))\nt.start()\nt.join()";
     assert_eq!(run_ok(&client, &session, own).await, "my thread\n");
     let first = client.turn(&session, &first.id, TurnQuery::default()).await.unwrap();
@@ -377,8 +378,8 @@ for turn, code in turns():
     let node = node().await;
     let client = node.client().await.unwrap();
     let session = odd(&node, &client, "newer", NEWER).await;
-    // One field in its first word; then in each turn two kinds (one of them with a field), and two
-    // fields of known ones.
+    // One unknown field in `worker_ready`. In each turn two unknown kinds (one of them with a field), and two
+    // unknown fields of known kinds.
     for round in 1..=2u64 {
         let turn = run(&client, &session, "").await;
         assert_eq!((turn.outcome, turn.output.text.as_str()), (Some(Outcome::Ok), "seen"));

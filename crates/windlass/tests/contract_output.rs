@@ -1,5 +1,5 @@
-//! The contract's lines about output, against a real node, keeper and Python: its order, its
-//! bytes, its bounds. Displays and look-alikes are in `contract_display.rs`.
+//! The contract lines on output, against a real node, keeper and Python: its order, its bytes, its limits.
+//! Displays and look-alikes of the protocol are in `contract_display.rs`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -29,7 +29,7 @@ async fn start() -> (TestNode, Client, SessionId) {
 struct Piece {
     from: u64,
     bytes: Vec<u8>,
-    /// What the node says is missing before it.
+    /// Number of bytes that the node reports as missing before it.
     dropped: u64,
 }
 
@@ -52,7 +52,7 @@ async fn raw(client: &Client, session: &SessionId, from: u64) -> Vec<u8> {
     pieces(client, session, from).await.into_iter().flat_map(|piece| piece.bytes).collect()
 }
 
-/// The session's output as events tell it, stream by stream in order.
+/// The session's output from its events, by stream and in order.
 async fn streams(client: &Client, session: &SessionId) -> Vec<(Stream, Vec<u8>)> {
     let mut found: Vec<(Stream, Vec<u8>)> = Vec::new();
     for item in all_events(client, session).await {
@@ -94,7 +94,7 @@ async fn contract_36_print_write_puts_and_echo_come_out_in_order() {
     assert_eq!(raw(&client, &session, 0).await, expected.as_bytes());
 }
 
-/// The lines of line 37: 20 of exactly 1 MiB, each of one letter.
+/// The lines of contract line 37: 20 lines of exactly 1 MiB, each of one letter.
 const LONG_LINES: &str = "for i in range(20):\n    print(chr(65 + i) * (1024 * 1024 - 1))";
 
 fn long_lines() -> Vec<u8> {
@@ -102,13 +102,13 @@ fn long_lines() -> Vec<u8> {
     (b'A'..b'A' + 20).flat_map(line).collect()
 }
 
-/// The text between two words.
+/// The text between two markers.
 fn between<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
     let text = text.split_once(before).unwrap().1;
     text.split_once(after).unwrap().0
 }
 
-/// A reply keeps to its budget, and what it shows and names is the whole output.
+/// A reply keeps to its byte budget. What it shows and what it reports as omitted is the whole output.
 async fn keeps_to(client: &Client, turn: &Turn, budget: usize, whole: &[u8]) {
     let view = &turn.output;
     assert!(view.text.len() <= budget, "{} bytes for a budget of {budget}", view.text.len());
@@ -124,7 +124,7 @@ async fn keeps_to(client: &Client, turn: &Turn, budget: usize, whole: &[u8]) {
     assert_eq!(to, view.from + view.bytes - tail.len() as u64);
     assert_eq!(view.omitted_bytes, to - from);
     assert!(rest.contains(&format!("/v1/sessions/{}/output", turn.session)), "{rest:.200}");
-    // The way to the rest leads there.
+    // The link to the rest works.
     let query = OutputQuery { from: Some(from), to: Some(from + 10), ..OutputQuery::default() };
     let start = client.output(&turn.session, &query).await.unwrap();
     let at = head.len();
@@ -135,7 +135,7 @@ async fn keeps_to(client: &Client, turn: &Turn, budget: usize, whole: &[u8]) {
     assert_eq!(end.bytes.as_ref(), &whole[at - 10..at]);
 }
 
-/// Turns in which both streams are written in turn, and lines of each stream in one of them.
+/// Number of turns that write both streams alternately, and of lines per stream in each.
 const TORN_ROUNDS: usize = 30;
 const TORN_LINES: usize = 300;
 
@@ -184,7 +184,7 @@ async fn contract_37_a_small_budget_of_the_request_itself_holds() {
     keeps_to(&client, &long, 1000, &long_lines()).await;
 }
 
-/// Prints blocks of 1 MiB; every 16 bytes say which block and where in it they are.
+/// Prints blocks of 1 MiB. Every 16 bytes contain the block number and the offset in it.
 fn print_blocks(count: u64) -> String {
     format!(
         "import sys\n\
@@ -194,7 +194,7 @@ fn print_blocks(count: u64) -> String {
     )
 }
 
-/// What [`print_blocks`] has at `from`.
+/// The bytes that [`print_blocks`] prints at `from`.
 fn check_block_bytes(from: u64, bytes: &[u8]) {
     let first = from / 16;
     let last = (from + bytes.len() as u64).div_ceil(16);
@@ -221,7 +221,7 @@ async fn contract_38_a_gibibyte_of_output_costs_the_node_no_memory() {
     let create = CreateSession { output_quota_bytes: Some(QUOTA), ..TestNode::create() };
     let (node, client, session) = start_with(create).await;
     run_ok(&client, &session, "import sys\nblock = b'x' * (1024 * 1024 - 1) + b'\\n'").await;
-    // Somebody follows, and reads nothing for now.
+    // A client follows the session and does not read for now.
     let mut follower = client.events(&session, Seq(0));
     within(PATIENCE, follower.next()).await.unwrap().unwrap();
     let before = processes::rss_bytes(node.pid()).unwrap();
@@ -274,7 +274,7 @@ async fn contract_38_past_the_quota_the_missing_bytes_are_counted_exactly() {
     assert_eq!(after.output_bytes, PRINTED);
     assert_eq!(after.output_dropped_bytes, PRINTED - kept, "{kept} bytes can be read");
     assert!((QUOTA * 3 / 4..=QUOTA).contains(&kept), "{kept} bytes are kept");
-    // Both ends are there; the middle is what went, and a reply still shows both.
+    // The head and the tail are kept, the middle was dropped, and a reply still shows both.
     assert_eq!((found[0].from, found[0].dropped), (0, 0));
     let last = found.last().unwrap();
     assert_eq!(last.from + last.bytes.len() as u64, PRINTED);
@@ -297,7 +297,7 @@ async fn contract_38_below_the_quota_nothing_is_missing() {
 #[tokio::test]
 async fn contract_39_any_bytes_survive() {
     let (_node, client, session) = start().await;
-    // All bytes, a NUL, lone surrogates' bytes, a character in two writes, a cut one at the end.
+    // All bytes, a NUL, bytes of lone surrogates, a character in two writes, an incomplete one at the end.
     let code = "import os, sys\n\
         sys.stdout.buffer.write(bytes(range(256)))\n\
         os.write(1, b'\\xc3')\n\
@@ -317,7 +317,7 @@ async fn contract_39_any_bytes_survive() {
 #[tokio::test]
 async fn contract_39_a_character_in_two_writes_is_one_character() {
     let (_node, client, session) = start().await;
-    // Seen between the two, so that they surely come as two events.
+    // A client reads between the two writes, so that they are two events.
     let code = "import os\nos.write(1, b'<\\xf0\\x9f')\ninput()\n_ = os.write(1, b'\\x98\\x80>')";
     let asking = run(&client, &session, code).await;
     let eof =

@@ -1,5 +1,5 @@
-//! The contract's lines on processes, 43 to 47: who starts and ends them, and that none is left.
-//! Lines 48 and 49 are in `contract_versions` and `contract_leaks`.
+//! Contract lines 43 to 47, processes: which process starts and ends them, and that none is left. Lines 48
+//! and 49 are in `contract_versions` and `contract_leaks`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -19,12 +19,12 @@ use windlass_client::protocol::confinement::Isolation;
 use windlass_client::protocol::link::Hold;
 use windlass_client::protocol::{ErrorCode, Outcome};
 use windlass_client::{Client, ClientError, NodeStartError, launch_node};
-use windlass_testkit::escape::{ESCAPE, ESCAPES, MARK_VARIABLE, Mark};
+use windlass_testkit::escape::{ESCAPE, ESCAPES, MARK_VARIABLE, ProcessMark};
 use windlass_testkit::{PATIENCE, TestNode, named_turn, processes, python, run, run_ok, within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// Clients at once, in lines 43 and 44.
+/// Number of clients at once, in lines 43 and 44.
 const CLIENTS: usize = 20;
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn contract_43_clients_that_come_and_go_add_no_process_but_their_own() {
         commands.push(Started(command.stdout(Stdio::piped()).spawn().unwrap()));
     }
     for command in &mut commands {
-        // It follows the session: all that it needed has been started.
+        // The client follows the session, so the node has started everything it needs.
         let mut line = String::new();
         let stdout = command.0.stdout.as_mut().unwrap();
         BufReader::new(stdout).read_line(&mut line).unwrap();
@@ -59,7 +59,7 @@ async fn contract_43_clients_that_come_and_go_add_no_process_but_their_own() {
     let during = belonging(&node);
     assert_eq!(during, &before | &own, "20 clients brought more than themselves");
 
-    // Killed, not asked: the node has to notice by itself.
+    // Killed, not asked to exit: the node has to notice it.
     drop(commands);
     drop(library);
     assert_eq!(belonging(&node), before);
@@ -97,7 +97,7 @@ async fn contract_44_first_commands_at_the_same_instant_give_one_node_and_each_a
     let run = ["run", "-", "--python", python.to_str().unwrap()];
     let mut waiting = Vec::new();
     for number in 0..CLIENTS {
-        // Every fourth wants a session as well. All wait for their first line of input.
+        // Every fourth command also creates a session. All wait for their first line of input.
         let args = if number % 4 == 0 { &run[..] } else { &["up"] };
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "read _; exec \"$0\" \"$@\"", PROGRAM]).args(args);
@@ -108,7 +108,7 @@ async fn contract_44_first_commands_at_the_same_instant_give_one_node_and_each_a
     }
     let mut pids = BTreeSet::new();
     for (number, mut command) in waiting.into_iter().enumerate() {
-        // A command that reads nothing may have closed its end already.
+        // A command that does not read its input may have closed it already.
         let _ = command.stdin.take().unwrap().write_all(b"print(6 * 7)\n");
         let output = command.wait_with_output().unwrap();
         let said = text(&output);
@@ -124,17 +124,17 @@ async fn contract_44_first_commands_at_the_same_instant_give_one_node_and_each_a
     check_one_start(&place);
 }
 
-/// What belongs to a node, but for what it keeps ready.
+/// The processes of a node, without those that it keeps ready.
 fn belonging(node: &TestNode) -> BTreeSet<u32> {
     &processes::belonging(node.base()) - &processes::kept_ready(node.pid())
 }
 
-/// The processes that are nodes of this place.
+/// The node processes of this directory.
 fn nodes_of(place: &TestNode) -> BTreeSet<u32> {
     processes::nodes(place.base())
 }
 
-/// Not even a second attempt was made.
+/// No second node was even tried.
 fn check_one_start(place: &TestNode) {
     assert_eq!(nodes_of(place).len(), 1);
     let log = fs::read_to_string(place.dirs().log()).unwrap();
@@ -158,7 +158,7 @@ async fn nothing_survives_its_session(hold: &str, wanted: Hold) {
     let ways = [(Some(0), None), (None, None), (Some(100), Some("stay()"))];
     for level in Isolation::ALL {
         for (grace_ms, after) in ways {
-            let mut mark = Mark::new("close");
+            let mut mark = ProcessMark::new("close");
             let mut create = TestNode::create();
             create.env.insert(MARK_VARIABLE.to_owned(), mark.as_str().to_owned());
             create.policy.get_or_insert_default().isolation = Some(level);
@@ -193,7 +193,7 @@ async fn nothing_survives_its_session(hold: &str, wanted: Hold) {
             assert_eq!(closed.state, SessionState::Ended);
         }
     }
-    // The guards above the keepers, too.
+    // The guard processes above the keepers have exited too.
     for pid in node.session_processes().await.unwrap() {
         assert!(processes::wait_gone(pid, PATIENCE), "process {pid} is left");
     }
@@ -207,7 +207,7 @@ async fn contract_45_a_subreapers_cgroup_goes_with_its_session() {
     run_ok(&client, &session, "import subprocess; p = subprocess.Popen(['sleep', '60'])").await;
     let keeper = client.session(&session).await.unwrap().keeper_pid.unwrap();
     let groups: BTreeSet<String> =
-        processes::below(keeper).into_iter().map(|pid| cgroup_of(pid).unwrap()).collect();
+        processes::descendants(keeper).into_iter().map(|pid| cgroup_of(pid).unwrap()).collect();
     assert_eq!(groups.len(), 1, "the worker and its child are not together: {groups:?}");
     let group = groups.first().unwrap();
     let own = cgroup_of(keeper).unwrap();
@@ -220,20 +220,20 @@ async fn contract_45_a_subreapers_cgroup_goes_with_its_session() {
     within(PATIENCE, client.close_session(&session, CloseQuery { grace_ms: Some(0) }))
         .await
         .unwrap();
-    // The guard removes it, and is the last of the session to go.
+    // The guard removes the cgroup, and is the last process of the session to exit.
     for pid in node.session_processes().await.unwrap() {
         assert!(processes::wait_gone(pid, PATIENCE), "process {pid} is left");
     }
     assert!(cgroup_dirs(group).is_empty(), "{group} is left");
 }
 
-/// A process's version 2 cgroup.
+/// The cgroup v2 path of a process.
 fn cgroup_of(pid: u32) -> Option<String> {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     groups.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }
 
-/// Where a version 2 cgroup is mounted, if it is there.
+/// The mount point of cgroup v2, if it is mounted.
 fn cgroup_dirs(group: &str) -> Vec<std::path::PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     mounts
@@ -251,7 +251,7 @@ async fn contract_45_a_session_closed_before_its_keeper_is_up_leaves_nothing() {
     let client = node.client().await.unwrap();
     for grace_ms in [Some(0), None, Some(0)] {
         let session = node.session(&client).await.unwrap().id;
-        // Not by the node's patience with a keeper that does not go: that is longer.
+        // This must be faster than the node's timeout for a keeper that does not exit.
         let closing = client.close_session(&session, CloseQuery { grace_ms });
         within(Duration::from_secs(4), closing).await.unwrap();
         for pid in node.session_processes().await.unwrap() {
@@ -266,7 +266,7 @@ async fn contract_46_the_lock_and_socket_of_a_dead_node_are_taken_over() {
     let (socket, lock) = (node.dirs().socket(), node.dirs().runtime.join("node.lock"));
     node.kill9();
     assert!(socket.exists() && lock.exists(), "a crash leaves both");
-    // A number in the file is no lock, whoever has it: this process lives.
+    // A pid in the lock file is not a lock, even if that process lives: this process does.
     fs::write(&lock, format!("{}\n", std::process::id())).unwrap();
     node.restart().await.unwrap();
     let client = node.client().await.unwrap();
@@ -284,8 +284,8 @@ async fn contract_46_the_lock_of_a_living_node_is_respected() {
     assert_eq!(client.node_status().await.unwrap().pid, node.pid());
     assert_eq!(run_ok(&client, &session, "6 * 7").await, "42\n");
 
-    // The lock counts, not the socket: without the file nobody is reached, and still nobody else
-    // may take the place.
+    // The lock counts, not the socket. Without the socket file no client reaches the node, and still no other
+    // node may start.
     fs::remove_file(node.dirs().socket()).unwrap();
     check_refused(&node, "another node holds").await;
     assert!(!node.dirs().socket().exists());
@@ -308,7 +308,7 @@ async fn contract_46_a_socket_goes_only_when_nobody_listens() {
     assert_eq!(client.node_status().await.unwrap().pid, place.pid());
 }
 
-/// A second `windlass node` says why it does not start, and ends.
+/// A second `windlass node` prints why it does not start, and exits.
 async fn check_refused(place: &TestNode, why: &str) {
     let none: [OsString; 0] = [];
     let refused = within(PATIENCE, launch_node(place.program(), place.dirs(), &none, &[])).await;
@@ -336,7 +336,7 @@ async fn contract_47_the_end_of_the_client_that_started_it_never_stops_the_node(
         BufReader::new(starter.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "on\n");
         nodes.extend(nodes_of(&place));
-        // As a closed terminal does it: everything in the client's group, at once.
+        // Like a closed terminal: the signal goes to the whole process group of the client.
         let group = rustix::process::Pid::from_child(&starter.0);
         rustix::process::kill_process_group(group, rustix::process::Signal::KILL).unwrap();
         starter.0.wait().unwrap();
@@ -353,7 +353,7 @@ async fn contract_47_an_idle_node_exits_and_the_next_client_starts_it_again() {
     let node = TestNode::builder(PROGRAM).arg("--idle-exit").arg("1s").start().await.unwrap();
     let client = node.client().await.unwrap();
     let session = node.session(&client).await.unwrap().id;
-    // A session is use enough, also when nobody asks anything for longer than that.
+    // A session counts as use, even without requests for longer than the idle time.
     let began = Instant::now();
     assert_eq!(run_ok(&client, &session, "import time\ntime.sleep(2.2)\n6 * 7").await, "42\n");
     assert!(began.elapsed() > 2 * idle);
@@ -373,7 +373,7 @@ async fn contract_47_an_idle_node_exits_and_the_next_client_starts_it_again() {
     assert_eq!(run_ok(&next, &again, "6 * 7").await, "42\n");
 }
 
-/// A command of this place, with pipes to it where the caller says so.
+/// A windlass command with the directories of this test, with pipes if the caller requests them.
 fn windlass(place: &TestNode, args: &[&str]) -> Command {
     let mut command = Command::new(place.program());
     command.args(args);
@@ -401,7 +401,7 @@ fn text(output: &Output) -> String {
     )
 }
 
-/// A command that is killed, at the latest when the test ends.
+/// A command that is killed at the latest when the test ends.
 struct Started(Child);
 
 impl Drop for Started {

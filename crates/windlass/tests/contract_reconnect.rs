@@ -1,5 +1,5 @@
-//! The contract's line about the link between node and keeper: whatever is cut, by whom and where,
-//! a message is delivered once and in order. Here the test is at times the node itself.
+//! The contract line on the link between node and keeper: whatever cuts it, and where, every message is
+//! delivered once and in order. In some tests the test itself acts as the node.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use windlass_client::protocol::api::{
 use windlass_client::protocol::event::EventKind;
 use windlass_client::protocol::frame::{self, Decoder};
 use windlass_client::protocol::link::{
-    Attached, Command, CommandSeq, FromKeeper, LINK, RefuseReason, ToKeeper,
+    AttachReply, CommandSeq, FromKeeper, KeeperCommand, LINK, RefuseReason, ToKeeper,
 };
 use windlass_client::protocol::{Epoch, LinkSeq, Outcome, Seq, SessionId, Stream, TurnId, TurnNo};
 use windlass_testkit::{
@@ -29,7 +29,7 @@ fn keeper_socket(node: &TestNode, session: &SessionId) -> PathBuf {
     node.dirs().runtime.join("k").join(format!("{session}.sock"))
 }
 
-/// Prints numbered lines until the file is there.
+/// Prints numbered lines until the file exists.
 fn numbered_lines(until: &Path) -> String {
     format!(
         "import os, time\nn = 0\nwhile not os.path.exists({:?}):\n    print(n)\n    n += 1\n    \
@@ -38,8 +38,8 @@ fn numbered_lines(until: &Path) -> String {
     )
 }
 
-/// Every event once, in order, by both numbers; each turn accepted and ended once. Gives the bytes
-/// that `of` printed.
+/// Checks that every event occurs once and in order, by both numbers, and that each turn is accepted and
+/// ended once. Returns the bytes that `of` printed.
 fn check_events(events: &[EventItem], of: TurnNo) -> String {
     let (mut seq, mut link, mut printed) = (Seq(0), LinkSeq(0), String::new());
     let (mut accepted, mut ended) = (Vec::new(), Vec::new());
@@ -72,7 +72,7 @@ fn check_lines(printed: &str, at_least: usize) {
     assert!(printed.lines().count() >= at_least, "{} lines", printed.lines().count());
 }
 
-/// Waits until the running turn has printed something that nobody has seen yet.
+/// Waits until the running turn has printed new output.
 async fn goes_on(client: &Client, session: &SessionId) {
     let seen = client.session(session).await.unwrap().seq;
     let output = |item: &EventItem| matches!(item.event.kind, EventKind::Output { .. });
@@ -109,7 +109,8 @@ async fn contract_18_nothing_is_doubled_or_reordered_when_the_node_comes_back() 
         |n: usize| named_turn(&format!("behind-{n}"), format!("print(n > 0, {n})\nn += 1"));
     for cut in 0..4 {
         goes_on(&client, &session).await;
-        // Killed while its request may be on the way, and asked again: still one turn.
+        // The node is killed while the request may be in flight, and the request is sent again: still one
+        // turn.
         let asked = {
             let (client, session) = (client.with_retry_for(PATIENCE), session.clone());
             tokio::spawn(async move { client.submit_turn(&session, &behind(cut)).await.unwrap() })
@@ -163,14 +164,14 @@ async fn contract_18_an_input_is_given_once_although_the_node_dies_after_it() {
     assert_eq!(events.iter().filter(taken).count(), 3);
 }
 
-/// A node made by hand: it says what a test wants, and can be cut at any byte.
+/// A node played by the test: it sends what the test wants, and can be cut at any byte.
 struct ByHand {
     stream: UnixStream,
     decoder: Decoder,
 }
 
 impl ByHand {
-    /// Connects and writes `messages`, with their bodies, in one write.
+    /// Connects and writes `messages` with their bodies in one write.
     fn say(socket: &Path, messages: &[(ToKeeper, &[u8])]) -> Self {
         let stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -199,13 +200,13 @@ impl ByHand {
         }
     }
 
-    /// A message that has come whole.
+    /// A message that has arrived completely.
     fn heard(&mut self) -> Option<(FromKeeper, Vec<u8>)> {
         let frame = self.decoder.next_frame().unwrap()?;
         Some((serde_json::from_slice(&frame.header).unwrap(), frame.body.to_vec()))
     }
 
-    /// Reads at most so many bytes, once; whether there were any.
+    /// Reads once, at most this many bytes. Returns whether there were any.
     fn read(&mut self, bytes_max: usize) -> bool {
         let mut bytes = vec![0; bytes_max];
         let read = self.stream.read(&mut bytes).unwrap_or_else(|error| {
@@ -221,7 +222,7 @@ fn attach(epoch: u64, after: LinkSeq) -> (ToKeeper, &'static [u8]) {
     (ToKeeper::Attach { link: LINK, epoch: Epoch(epoch), after, launch: None }, b"")
 }
 
-fn attached(node: &mut ByHand) -> Attached {
+fn attached(node: &mut ByHand) -> AttachReply {
     match node.hear() {
         Some((FromKeeper::Attached(attached), _)) => *attached,
         other => panic!("not attached: {other:?}"),
@@ -244,10 +245,13 @@ async fn contract_18_an_older_node_is_refused_and_changes_nothing() {
     let status = client.node_status().await.unwrap();
     assert!(status.epoch > first_epoch);
     let socket = keeper_socket(&node, &session);
-    // As the node before would if it had only been slow: it claims to have everything, and has
-    // the turn stopped and the session ended.
+    // Like a former node that was only slow: it claims to have received everything, and tries to stop the
+    // turn and end the session.
     let far = LinkSeq(u64::MAX);
-    let acts = [Command::Interrupt { turn: printing.number }, Command::Shutdown { grace_ms: 0 }];
+    let acts = [
+        KeeperCommand::Interrupt { turn: printing.number },
+        KeeperCommand::Shutdown { grace_ms: 0 },
+    ];
     for epoch in [0, first_epoch] {
         let commands = (1..=20).flat_map(|command| {
             acts.iter().map(move |act| {
@@ -262,7 +266,7 @@ async fn contract_18_an_older_node_is_refused_and_changes_nothing() {
         assert_eq!(stale.hear(), Some((refused, Vec::new())));
         assert_eq!(stale.hear(), None, "and the connection is closed");
     }
-    // Nor does it matter who else calls: without a name, or with none of the link's words.
+    // Other invalid callers change nothing either: without a name, or with unknown messages.
     let mut nameless = ByHand::say(&socket, &[(ToKeeper::Ack { after: far }, b"")]);
     let heard = nameless.hear();
     assert!(
@@ -295,16 +299,16 @@ async fn contract_18_a_link_cut_at_any_byte_goes_on_where_it_was() {
     let turn = TurnNo(2);
     let code = b"runs += 1\nfor n in range(30000):\n    print(n)\nprint(runs)";
     let command = |more, after| {
-        let act = Command::TurnStart { turn, more };
+        let act = KeeperCommand::TurnStart { turn, more };
         ToKeeper::Command { command: CommandSeq(before.command.0 + 1), after, act }
     };
-    // Cut in the middle of the command: the half that came is forgotten, not run and not kept.
+    // Cut in the middle of the command: the received half is dropped, neither run nor kept.
     by_hand.write(&[(command(true, after), b"runs += 100\n")]);
     drop(by_hand);
     let mut printed = Vec::new();
     let mut ends = 0;
-    // Each connection says the command again, as a node does that does not know whether it was
-    // seen, and hears only so many bytes.
+    // Each connection repeats the command, like a node that does not know whether the keeper received it, and
+    // then reads only this many bytes.
     for cut in
         [1, 40, 333, 4096, 70_000, 5, 1_000_000].into_iter().chain(std::iter::repeat(100_000))
     {
@@ -338,7 +342,7 @@ async fn contract_18_a_link_cut_at_any_byte_goes_on_where_it_was() {
     let printed = String::from_utf8(printed).unwrap();
     let expected: String = (0..30_000).map(|n| format!("{n}\n")).chain(["1\n".into()]).collect();
     assert!(printed == expected, "{} bytes of {}", printed.len(), expected.len());
-    // It was not only quiet about a second run: there was none.
+    // The keeper did not only hide a second run: there was none.
     let mut by_hand = ByHand::say(&socket, &[attach(EPOCH, after), (command(false, after), code)]);
     let now = attached(&mut by_hand);
     assert_eq!((now.last, now.last_turn, now.running), (after, turn, None));
@@ -354,14 +358,14 @@ async fn contract_12_an_attach_and_its_commands_in_one_write_are_all_heard() {
     node.kill9();
     let socket = keeper_socket(&node, &session);
     let mut first = ByHand::say(&socket, &[attach(1000, LinkSeq(0))]);
-    let Attached { command, last, .. } = attached(&mut first);
+    let AttachReply { command, last, .. } = attached(&mut first);
     let give = |next: u64, act| ToKeeper::Command {
         command: CommandSeq(command.0 + next),
         after: last,
         act,
     };
-    let start = give(1, Command::TurnStart { turn: TurnNo(2), more: false });
-    let input = give(2, Command::TurnInput { turn: TurnNo(2), more: false, eof: false });
+    let start = give(1, KeeperCommand::TurnStart { turn: TurnNo(2), more: false });
+    let input = give(2, KeeperCommand::TurnInput { turn: TurnNo(2), more: false, eof: false });
     let says = [attach(1001, last), (start, b"print(input())".as_slice()), (input, b"hello\n")];
     let mut second = ByHand::say(&socket, &says);
     assert_eq!(attached(&mut second).last, last);
@@ -377,7 +381,7 @@ async fn contract_12_an_attach_and_its_commands_in_one_write_are_all_heard() {
             _ => {}
         }
     }
-    // The node before is fenced: it gets what it was promised, and then the end.
+    // The former node is fenced: it receives what was promised, and then end of file.
     while let Some((message, _)) = first.hear() {
         assert!(matches!(message, FromKeeper::Event { link, .. } if link <= last), "{message:?}");
     }

@@ -1,5 +1,5 @@
-//! The contract's lines 37, 53 and 57 on single requests at their edges: any range can be paged through, a
-//! body may come late, every refusal has a code, and what the machine lacks is named.
+//! Contract lines 37, 53 and 57, edge cases of single requests: any range can be paged through, a body may
+//! arrive late, every refusal has a code, and a missing resource is named.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -18,7 +18,7 @@ use windlass_testkit::{Gate, PATIENCE, TestNode, processes, run, run_ok, skip, t
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// Pages of an output that has fewer.
+/// Limit for the number of pages; the output has fewer.
 const PAGES_MAX: usize = 4;
 
 async fn scene() -> (TestNode, Client, SessionId) {
@@ -59,7 +59,7 @@ async fn contract_37_any_range_of_an_output_can_be_paged_to_its_end() {
 }
 
 #[tokio::test]
-async fn contract_57_a_body_that_comes_late_breaks_nothing_off() {
+async fn contract_57_a_late_body_does_not_break_the_connection() {
     let (node, client, session) = scene().await;
     let gate = Gate::new("late").unwrap();
     let body = br#"{"why": "not asked for"}"#;
@@ -70,7 +70,7 @@ async fn contract_57_a_body_that_comes_late_breaks_nothing_off() {
         let held = within(PATIENCE, gate.reached()).await.unwrap();
         let whole = request("POST", &at("/interrupt"), body);
         http.write(&whole[..whole.len() - body.len()]).await.unwrap();
-        // It acts before the body is there.
+        // The handler acts before the body has arrived.
         let query = TurnQuery { wait_ms: 20_000, ..TurnQuery::default() };
         let ended = within(PATIENCE, client.turn(&session, &running.id, query)).await.unwrap();
         assert_eq!(ended.outcome, Some(Outcome::Interrupted), "round {round}");
@@ -91,7 +91,7 @@ async fn contract_57_a_body_that_comes_late_breaks_nothing_off() {
     ] {
         let whole = request(method, &path, body);
         http.write(&whole[..whole.len() - body.len()]).await.unwrap();
-        // The node has heard the head by the time that it has answered somebody else.
+        // The node has read the head by the time it has answered another client.
         for _ in 0..3 {
             client.health().await.unwrap();
         }
@@ -157,18 +157,18 @@ async fn contract_53_the_largest_limits_that_can_be_asked_for_are_taken() {
     assert_eq!(run_ok(&client, &session, "print(6 * 7)").await, "42\n");
 }
 
-/// Descriptors that every process has from its start.
+/// Number of descriptors that every process has from its start.
 const STANDARD_STREAMS: u64 = 3;
 
 #[tokio::test]
-async fn contract_57_a_session_that_finds_no_descriptors_is_refused_as_overloaded() {
+async fn contract_57_a_session_without_free_descriptors_is_refused_as_overloaded() {
     let (node, client, session) = scene().await;
     let pid = Pid::from_raw(node.pid().cast_signed());
     let limit = prlimit(pid, Resource::Nofile, getrlimit(Resource::Nofile)).unwrap();
     prlimit(pid, Resource::Nofile, limit).unwrap();
     let body = serde_json::to_vec(&TestNode::create()).unwrap();
     let mut http = RawHttp::connect(&node.dirs().socket()).await.unwrap();
-    // So that the connection is known to be accepted.
+    // Makes sure that the node has accepted the connection.
     http.write(&request("GET", "/v1/health", b"")).await.unwrap();
     within(PATIENCE, http.answer()).await.unwrap();
     let (mut refused, mut made) = (0, 0);
@@ -190,8 +190,8 @@ async fn contract_57_a_session_that_finds_no_descriptors_is_refused_as_overloade
             _ => panic!("with {room} descriptors: {status} {answer}"),
         }
     }
-    // Files too: what cannot be opened is refused, or written when there is room again. The node has all
-    // numbers below the low limit open, and closes none of them.
+    // Files too: a file that cannot be opened is refused, or is written once there are free descriptors. The
+    // node has all numbers below the low limit open, and closes none of them.
     for (current, expected) in [(Some(STANDARD_STREAMS), 429), (limit.current, 200)] {
         let low = Rlimit { current, maximum: limit.maximum };
         prlimit(pid, Resource::Nofile, low).unwrap();
@@ -229,13 +229,13 @@ async fn contract_53_no_cgroup_of_a_family_stays_when_its_node_was_killed() {
     within(PATIENCE, client.close_session(&twin, close)).await.unwrap();
     let until = Instant::now() + PATIENCE;
     while let Some(left) = groups.iter().find(|dir| dir.exists()) {
-        // The node hears when the last process has ended; meanwhile it serves.
+        // The node learns when the last process has exited; meanwhile it serves.
         client.health().await.unwrap();
         assert!(Instant::now() < until, "{} is left", left.display());
     }
 }
 
-/// The cgroups that are named after these sessions, wherever they are.
+/// The cgroups named after these sessions, in every hierarchy.
 fn cgroups_of(sessions: &[&SessionId]) -> Vec<PathBuf> {
     fn walk(dir: &Path, depth: usize, wanted: &dyn Fn(&str) -> bool, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {

@@ -1,5 +1,5 @@
-//! The contract's line on what stays on the disk, 74: forks of closed sessions leave nothing, retention
-//! holds by age and size, and `prune` gives back what it says.
+//! Contract line 74, disk usage: forks of closed sessions leave nothing, the retention enforces age and size,
+//! and `prune` frees what it reports.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashSet;
@@ -19,7 +19,7 @@ use windlass_testkit::{PATIENCE, TestNode, outside_of_tmp, processes, run_ok, wi
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// Makes a virtual environment of some size, with a module, in the working directory.
+/// Creates a virtual environment of some size, with a module, in the working directory.
 const MAKE_VENV: &str = "
 import os, sys
 os.makedirs('.venv/lib/site'); open('.venv/pyvenv.cfg', 'w').write('home = /usr')
@@ -30,7 +30,7 @@ open('data', 'w').write('mine')
 sys.path.insert(0, os.path.abspath('.venv/lib/site'))
 ";
 
-/// Directories of the state directory that hold what sessions leave.
+/// Directories below the state directory with files of sessions.
 const KEPT: [&str; 6] = ["sessions", "workspaces", "families", "places", "staging", "tmp"];
 
 async fn fork(client: &Client, session: &SessionId, copy: CopyScope) -> ForkedSession {
@@ -49,7 +49,7 @@ async fn prune(client: &Client, wanted: PruneRequest) -> Pruned {
     pruned
 }
 
-/// Blocks below some directories, each file once. Counted here, and not by the node.
+/// Blocks below some directories, with each file counted once. Counted by the test, not by the node.
 fn on_disk(state: &Path) -> u64 {
     let mut seen = HashSet::new();
     let mut waiting: Vec<PathBuf> = KEPT.iter().map(|name| state.join(name)).collect();
@@ -76,12 +76,12 @@ fn names(directory: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Sessions that have a journal. What is kept ready for new ones has a hidden name.
+/// Number of sessions with a journal. Journals that are kept ready for new sessions have a hidden name.
 fn journals(state: &Path) -> usize {
     names(&state.join("sessions")).iter().filter(|name| !name.starts_with('.')).count()
 }
 
-/// Waits until nothing of a family is on the disk.
+/// Waits until no file of a family is on the disk.
 async fn await_no_family(client: &Client, state: &Path) {
     let gone = async {
         while !names(&state.join("families")).is_empty() {
@@ -106,7 +106,8 @@ async fn contract_74_nothing_of_the_forks_of_a_closed_session_stays() {
 
     close(&client, &second.id).await;
     assert!(!Path::new(&second.workspace).exists(), "a closed twin's copy goes at once");
-    // A twin of it lives and reads there; the original's own files are untouched.
+    // A twin of `first` is alive and reads the copy of `first`, so the copy stays. The files of the original
+    // are not touched.
     close(&client, &first.id).await;
     assert!(Path::new(&first.workspace).exists());
     run_ok(&client, &inner.id, "assert open('data').read() == 'mine'; import late").await;
@@ -134,7 +135,7 @@ async fn contract_74_a_node_that_was_killed_leaves_nothing_but_a_lost_twin_s_fil
     node.kill9();
     processes::kill(keeper);
     assert!(processes::wait_gone(keeper, PATIENCE));
-    // What a node leaves that dies while a fork is made, or after its session is gone.
+    // What a node leaves if it dies during a fork, or after its session is gone.
     std::fs::create_dir_all(state.join("staging/half/w")).unwrap();
     std::fs::create_dir_all(state.join("families/nobody/t/w")).unwrap();
     std::os::unix::fs::symlink(
@@ -155,7 +156,8 @@ async fn contract_74_a_node_that_was_killed_leaves_nothing_but_a_lost_twin_s_fil
         }
     };
     within(PATIENCE, swept).await;
-    // Nobody closed it: its files can be fetched until the session that it was forked from is closed.
+    // The twin was never closed: its files can be fetched until the session that it was forked from is
+    // closed.
     let lost = client.session(&ended.id).await.unwrap().ended.unwrap();
     assert_eq!(lost.reason, EndReason::KeeperLost);
     let kept = lost.receipt.unwrap().kept;
@@ -167,8 +169,9 @@ async fn contract_74_a_node_that_was_killed_leaves_nothing_but_a_lost_twin_s_fil
     await_no_family(&client, &state).await;
 }
 
-/// The twin reads the environment where it was, cannot write there, and is told so. As links where the
-/// two cannot write in one another's directories, without them where a link could be written through.
+/// The twin reads the environment at the original path, cannot write there, and the reply says so. The
+/// environment is a symlink if the two sessions cannot write in each other's directories. It is left out if
+/// the twin could write through the symlink.
 #[tokio::test]
 async fn contract_74_a_fork_copies_no_environment_unless_asked() {
     let work = outside_of_tmp(env!("CARGO_TARGET_TMPDIR"));
@@ -237,7 +240,7 @@ async fn contract_74_prune_gives_back_what_it_says_and_touches_no_live_session()
         run_ok(&client, &ended, &code).await;
         close(&client, &ended).await;
     }
-    // A leftover of no session.
+    // A leftover that belongs to no session.
     std::fs::create_dir_all(state.join("workspaces/nobody")).unwrap();
     std::fs::write(state.join("workspaces/nobody/file"), vec![1; 50_000]).unwrap();
 
@@ -274,7 +277,7 @@ async fn contract_74_prune_gives_back_what_it_says_and_touches_no_live_session()
     assert_eq!(told["retain_bytes"], 10_u64 << 30);
 }
 
-/// What a command prints as JSON.
+/// The JSON output of a command.
 fn command(node: &TestNode, arguments: &[&str]) -> Value {
     let dirs = node.dirs();
     let output = Command::new(PROGRAM)
@@ -287,7 +290,7 @@ fn command(node: &TestNode, arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A round of the retention runs when a node starts, and every minute.
+/// The retention runs when a node starts, and every minute.
 #[tokio::test]
 async fn contract_74_what_is_on_disk_stays_within_its_age_and_size() {
     for (option, value) in [("--retain-bytes", "1M"), ("--retain-age", "1ms")] {
@@ -319,8 +322,8 @@ async fn contract_74_what_is_on_disk_stays_within_its_age_and_size() {
     }
 }
 
-/// Links, further names of files outside, names that are no UTF-8, 10,000 directories within each other:
-/// none of it makes a look or a removal count or touch anything outside.
+/// Symlinks, hard links to files outside, names that are not UTF-8, 10,000 nested directories: none of them
+/// makes `du` or `prune` count or touch anything outside.
 #[tokio::test]
 async fn contract_74_what_a_session_leaves_steers_neither_du_nor_prune() {
     let node = TestNode::start(PROGRAM).await.unwrap();
@@ -344,7 +347,7 @@ async fn contract_74_what_a_session_leaves_steers_neither_du_nor_prune() {
     let forked = client.fork_session(&session.id, &ForkSession::default()).await;
     assert!(forked.is_err(), "it is deeper than a copy may be");
     let workspace = PathBuf::from(&session.workspace);
-    // Sessions cannot do this; whoever can must not gain by it.
+    // Sessions cannot do this. A process that can must gain nothing from it.
     std::fs::hard_link(outside.join("precious"), workspace.join("name")).unwrap();
     let used = client.disk_use().await.unwrap();
     let held = share(&used, DiskKind::WorkspacesLive);
@@ -357,7 +360,7 @@ async fn contract_74_what_a_session_leaves_steers_neither_du_nor_prune() {
         assert!(looked.complete);
         assert_eq!(looked.bytes, done.bytes);
     } else {
-        // An ordinary user cannot look into `closed` without changing it, and the look says so.
+        // An ordinary user cannot read `closed` without changing its mode, and the result says so.
         assert!(!looked.complete && looked.bytes <= done.bytes, "{looked:?} {done:?}");
     }
     assert!(

@@ -1,5 +1,4 @@
-//! The contract's line 45 where it is hardest to hold: a session whose keeper has not said yet
-//! which process it is.
+//! Contract line 45 in its hardest case: a session whose keeper has not reported its pid yet.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -13,7 +12,7 @@ use windlass_testkit::{PATIENCE, TestNode, processes, run_ok, within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// Sessions whose keepers are stopped as soon as they are seen. Some will have answered by then.
+/// Number of sessions whose keepers are stopped as soon as they appear. Some have replied by then.
 const SESSIONS: usize = 16;
 
 #[tokio::test]
@@ -28,14 +27,14 @@ async fn contract_45_keepers_stopped_before_they_answer_go_with_their_sessions()
 /// Which process of a keeper is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Which {
-    /// The one that the node's nursery forked.
+    /// The process that the nursery forked.
     First,
-    /// The one that it forks, which is the keeper.
+    /// Its child, which is the keeper.
     Keeper,
 }
 
 async fn check(hold: &str, which: Which) {
-    // Keepers that are started for their session: those that wait have long been up.
+    // Only keepers that are started for a session. Keepers of pooled workers have been up for long.
     let builder = TestNode::builder(PROGRAM).env("WINDLASS_START", "exec");
     let node = builder.arg("--hold").arg(hold).start().await.unwrap();
     let client = node.client().await.unwrap();
@@ -52,7 +51,7 @@ async fn check(hold: &str, which: Which) {
     for _ in 0..SESSIONS {
         sessions.push(within(PATIENCE, node.session(&client)).await.unwrap().id);
     }
-    // Those that were too fast for the watcher have said who they are.
+    // Keepers that were faster than the test have reported their pid.
     let mut silent = 0;
     for session in &sessions {
         silent += usize::from(client.session(session).await.unwrap().keeper_pid.is_none());
@@ -76,7 +75,7 @@ async fn check(hold: &str, which: Which) {
         assert!(processes::wait_gone(pid, PATIENCE), "{hold}: keeper {pid} is left");
     }
     assert_eq!(run_ok(&client, &spared, "print(x)").await, "5\n", "a stranger was hit");
-    // Guards go once they have seen to what their keepers left.
+    // Guard processes exit after they have cleaned up for their keepers.
     let left = node.session_processes().await.unwrap();
     for pid in left.into_iter().filter(|pid| !before.contains(pid)) {
         let gone = processes::wait_gone(pid, PATIENCE);
@@ -84,7 +83,7 @@ async fn check(hold: &str, which: Which) {
     }
 }
 
-/// Stops every keeper process below the node that was not there before; which they were.
+/// Stops every new keeper process below the node, and returns their pids.
 fn stop_new_keepers(
     node: u32,
     which: Which,
@@ -118,7 +117,7 @@ fn stop_new_keepers(
     stopped
 }
 
-/// The process session that `pid` is in.
+/// The process session of `pid`.
 fn session_of(pid: u32) -> Option<u32> {
     let pid = Pid::from_raw(pid.cast_signed())?;
     getsid(Some(pid)).ok().map(|session| session.as_raw_nonzero().get().cast_unsigned())

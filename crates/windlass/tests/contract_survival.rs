@@ -1,6 +1,6 @@
-//! The contract's lines on survival that are about processes, 27 to 30: a node that is killed or
-//! replaced loses nothing, a keeper's end is everything's end, and nobody outlives a node for long.
-//! What the disk can do to a session is in `contract_disk`.
+//! The contract lines on survival that concern processes, 27 to 30: a node that is killed or replaced loses
+//! nothing, the end of a keeper ends all its processes, and no process outlives a node for long. Effects of
+//! the disk are in `contract_disk`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::PathBuf;
@@ -16,17 +16,17 @@ use windlass_client::protocol::event::EndReason;
 use windlass_client::protocol::link::Hold;
 use windlass_client::protocol::{ErrorCode, EventKind, Outcome, Seq, SessionId, Stream, TurnId};
 use windlass_client::{Client, ClientError};
-use windlass_testkit::escape::{ESCAPE, ESCAPES, MARK_VARIABLE, Mark};
+use windlass_testkit::escape::{ESCAPE, ESCAPES, MARK_VARIABLE, ProcessMark};
 use windlass_testkit::{
     Gate, PATIENCE, TestNode, all_events, named_turn, processes, run, run_ok, turn_ended, within,
 };
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// Kills in line 27; `WINDLASS_CONTRACT_KILLS` names another number.
+/// Number of kills in line 27; `WINDLASS_CONTRACT_KILLS` overrides it.
 const KILLS: u64 = 50;
 
-/// Restarts in line 28.
+/// Number of restarts in line 28.
 const UPGRADES: u64 = 5;
 
 #[tokio::test]
@@ -36,12 +36,12 @@ async fn contract_27_a_node_killed_in_a_turn_loses_doubles_and_reorders_nothing(
     let mut node = TestNode::start(PROGRAM).await.unwrap();
     let mut printing = Printing::start(node.client().await.unwrap(), &node).await;
     for kill in 0..kills {
-        // Every other kill comes so early that the new node has hardly attached. The moment is
-        // the test's subject; nothing is waited for.
+        // Every other kill is so early that the new node has hardly attached. The moment is the subject of
+        // the test, so nothing is waited for.
         let most_us = if kill % 2 == 0 { 2_000 } else { 40_000 };
         tokio::time::sleep(Duration::from_micros(random.below(most_us))).await;
         node.restart().await.unwrap();
-        // Not all of them before the first line after the first: that would kill no printing.
+        // Wait for new output now and then, so that not all kills come before the turn prints.
         if kill % 10 == 9 {
             printing.prints_on().await;
         }
@@ -58,7 +58,7 @@ async fn contract_27_a_deadline_counts_from_the_turns_start_whatever_node_is_the
     let client = node.client().await.unwrap();
     let session = node.session(&client).await.unwrap().id;
     let gate = Gate::new("waited").unwrap();
-    // It runs for longer than the deadline of those that wait behind it, and prints meanwhile.
+    // It runs longer than the deadline of the turns that wait behind it, and prints meanwhile.
     let sleep =
         format!("import time\nprint('x' * 100)\ntime.sleep({})", DEADLINE.as_secs_f64() + 0.2);
     client.submit_turn(&session, &named_turn("before", sleep)).await.unwrap();
@@ -79,7 +79,7 @@ async fn contract_27_a_deadline_counts_from_the_turns_start_whatever_node_is_the
     drop(at_gate);
     let ended = turn_ended(&client, &session, &waited_id, PATIENCE).await.unwrap();
     assert_eq!((ended.outcome, ended.output.text.as_str()), (Some(Outcome::Ok), "whole\n"));
-    // The deadline of the next one passes, also over another restart.
+    // The deadline of the next turn passes during another restart.
     node.restart().await.unwrap();
     let late_id = TurnId::chosen("late").unwrap();
     let late = turn_ended(&client, &session, &late_id, DEADLINE + PATIENCE).await.unwrap();
@@ -96,12 +96,13 @@ async fn contract_27_a_worker_that_dies_while_there_is_no_node_is_replaced_once(
     for restarts in 1..4 {
         run_ok(&client, &session, "import os; x = 1").await;
         let keeper = client.session(&session).await.unwrap().keeper_pid.unwrap();
-        let worker = *processes::below(keeper).last().unwrap();
+        let worker = *processes::descendants(keeper).last().unwrap();
         node.kill9();
         processes::kill(worker);
         assert!(processes::wait_gone(worker, PATIENCE), "the worker lives");
         node.restart().await.unwrap();
-        // A turn that the node accepts before it hears of the worker's end is lost with it (`worker_died`).
+        // A turn that the node accepts before it learns of the worker's death is lost with the worker
+        // (`worker_died`).
         let heard = async { while client.session(&session).await.unwrap().restarts < restarts {} };
         within(PATIENCE, heard).await;
         let lost = run(&client, &session, "x").await;
@@ -188,15 +189,15 @@ async fn contract_30_a_node_that_stays_away_leaves_nothing_behind() {
         let client = node.client().await.unwrap();
         let Some((session, mark)) = escaping_session(&client, wanted).await else { continue };
         client.submit_turn(&session, &named_turn("cut", "stay()")).await.unwrap();
-        // The socket of a keeper that the node was just starting for its pool is the next node's to remove.
+        // The node was starting a keeper for its pool. The next node removes the socket of that keeper.
         within(PATIENCE, node.await_environments()).await.unwrap();
-        let below = processes::below(node.pid());
+        let below = processes::descendants(node.pid());
         let gone = Instant::now();
         node.kill9();
         assert!(mark.alive().len() > ESCAPES, "they did not wait for the next node");
         assert_eq!(mark.left_at(gone + PATIENCE), [0; 0]);
         assert!(gone.elapsed() >= Duration::from_secs(1), "the grace was cut short");
-        // The keeper, and the guard above it where there is one.
+        // The keeper, and the guard process above it if there is one.
         for pid in below {
             assert!(processes::wait_gone(pid, PATIENCE), "process {pid} is left");
         }
@@ -211,10 +212,10 @@ async fn contract_30_a_node_that_stays_away_leaves_nothing_behind() {
     }
 }
 
-/// A session that left [`ESCAPES`] processes behind its worker, and their mark. `None` where this
-/// machine refuses the wanted way of holding them.
-async fn escaping_session(client: &Client, wanted: Hold) -> Option<(SessionId, Mark)> {
-    let mut mark = Mark::new("survival");
+/// A session that left [`ESCAPES`] processes behind, and their mark. `None` if this machine refuses the
+/// requested way to hold them.
+async fn escaping_session(client: &Client, wanted: Hold) -> Option<(SessionId, ProcessMark)> {
+    let mut mark = ProcessMark::new("survival");
     let mut create: CreateSession = TestNode::create();
     create.env.insert(MARK_VARIABLE.to_owned(), mark.as_str().to_owned());
     let session = within(PATIENCE, client.create_session(&create)).await.unwrap().session.id;
@@ -232,7 +233,7 @@ async fn escaping_session(client: &Client, wanted: Hold) -> Option<(SessionId, M
     Some((session, mark))
 }
 
-/// Waits until the session has printed `text` as one event's beginning.
+/// Waits until the session has printed an event that starts with `text`.
 async fn printed(client: &Client, session: &SessionId, text: &str) {
     windlass_testkit::wait_for_event(client, session, Seq(0), PATIENCE, |item| {
         item.text.as_deref().is_some_and(|said| said.starts_with(text))
@@ -242,13 +243,13 @@ async fn printed(client: &Client, session: &SessionId, text: &str) {
     .unwrap();
 }
 
-/// A turn that prints numbered lines until it is told to stop, and everybody who watches it.
+/// A turn that prints numbered lines until it is told to stop, and its clients.
 struct Printing {
     client: Client,
     session: SessionId,
     turn: TurnId,
     stop_file: PathBuf,
-    /// What a follower of the events has seen, told after each of them.
+    /// What a follower of the events has seen, updated after each event.
     seen: watch::Receiver<u64>,
     follower: JoinHandle<Result<Vec<EventItem>, ClientError>>,
     poller: JoinHandle<Result<(), ClientError>>,
@@ -279,7 +280,7 @@ impl Printing {
         printing
     }
 
-    /// Waits until the follower has seen events that were not there before.
+    /// Waits until the follower has seen new events.
     async fn prints_on(&mut self) {
         let now = within(PATIENCE, self.client.session(&self.session)).await.unwrap().seq.0;
         within(PATIENCE, self.seen.wait_for(|seen| *seen > now)).await.unwrap();
@@ -296,7 +297,7 @@ impl Printing {
         let events = all_events(&self.client, &self.session).await;
         check_events(&events, &output);
         let followed = within(PATIENCE, self.follower).await.unwrap().unwrap();
-        // Not the whole of both: a failure has to be readable.
+        // Prints only a part of both, so that a failure is readable.
         let differs = followed.iter().zip(&events).position(|(told, kept)| told != kept);
         if let Some(at) = differs {
             let (told, kept) = (&followed[at..][..2.min(followed.len() - at)], &events[at..=at]);
@@ -331,7 +332,7 @@ async fn follow(
     Ok(seen)
 }
 
-/// Polls the turn until it ends: what a client does that was promised no error.
+/// Polls the turn until it ends, like a client that was promised no error.
 async fn poll(client: Client, session: SessionId, turn: TurnId) -> Result<(), ClientError> {
     let query = TurnQuery { wait_ms: 20, output_bytes_max: Some(64) };
     while client.turn(&session, &turn, query).await?.state != TurnState::Ended {}
@@ -353,7 +354,7 @@ async fn whole_output(client: &Client, session: &SessionId, turn: &TurnId) -> Ve
     }
 }
 
-/// Every line once and in order, and the count that the code itself had at the end.
+/// Every line occurs once and in order, and the count matches the code's own count.
 fn check_lines(output: &[u8]) {
     let text = std::str::from_utf8(output).unwrap();
     let mut count = 0;
@@ -367,7 +368,7 @@ fn check_lines(output: &[u8]) {
     assert!(text.ends_with(&format!("\n{count} in all\n")), "the end is missing after {count}");
 }
 
-/// Numbers without a gap on both counts, one end, and the same bytes as the output has.
+/// Both event numbers have no gap, there is one end, and the bytes equal the output.
 fn check_events(events: &[EventItem], output: &[u8]) {
     let mut link = 0;
     let mut text = String::new();
@@ -392,7 +393,7 @@ fn number_from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-/// A small generator (splitmix64), so that a failed run can be repeated.
+/// A small random generator (splitmix64), so that a failed run can be repeated.
 struct Random(u64);
 
 impl Random {

@@ -1,6 +1,6 @@
-//! The contract's lines about time, against a real node, keeper and Python: replies that wait,
-//! deadlines, interrupts, code that cannot be stopped. What is stopped or killed from outside is
-//! in `contract_death.rs`.
+//! The contract lines on time, against a real node, keeper and Python: replies that wait, deadlines,
+//! interrupts, and code that cannot be stopped. Processes that are stopped or killed from outside are in
+//! `contract_death.rs`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use windlass_testkit::{
     Gate, PATIENCE, TestNode, processes, run, run_ok, turn, turn_ended, wait_for_event, within,
 };
 
-/// What "at once" may take on a machine that has other things to do.
+/// The time that "at once" may take on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-/// The grace of sessions whose code does not stop.
+/// The grace period of sessions whose code does not stop.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// Swallows every interrupt, and says when it is ready to.
+/// Ignores every interrupt, and prints when it is ready for them.
 const SWALLOW: &str = "import time\n\
     while True:\n\
     \x20   try:\n\
@@ -27,7 +27,7 @@ const SWALLOW: &str = "import time\n\
     \x20   except KeyboardInterrupt:\n\
     \x20       pass";
 
-/// A node, its client, and a session whose interrupts are given up after [`GRACE`].
+/// A node, its client, and a session whose code is killed [`GRACE`] after an interrupt.
 async fn start() -> (TestNode, Client, SessionId) {
     let node = TestNode::start(env!("CARGO_BIN_EXE_windlass")).await.unwrap();
     let client = node.client().await.unwrap();
@@ -43,7 +43,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap()
 }
 
-/// Begins a turn and waits until it has printed something.
+/// Starts a turn and waits until it has printed something.
 async fn begin(client: &Client, session: &SessionId, submit: SubmitTurn) -> Turn {
     let before = client.session(session).await.unwrap().seq;
     let begun = client.submit_turn(session, &submit).await.unwrap();
@@ -78,7 +78,7 @@ async fn contract_19_a_reply_whose_wait_passes_leaves_the_turn_running() {
     assert!(asked.elapsed() >= wait, "it answered after {:?}", asked.elapsed());
     assert_eq!((early.state, early.outcome), (TurnState::Running, None));
     let at_gate = within(PATIENCE, gate.reached()).await.unwrap();
-    // A later look waits just as long, and shows what there is.
+    // A later request waits just as long, and shows the output so far.
     let asked = Instant::now();
     let look = client.turn(&session, &early.id, waiting(wait));
     let looked = within(wait + AT_ONCE, look).await.unwrap();
@@ -189,7 +189,7 @@ async fn contract_21_an_interrupt_overtakes_input() {
     kept_its_state(&client, &session, &stopped, before.worker_pid).await;
 }
 
-/// Heeds an interrupt, prints more than a socket holds.
+/// Handles an interrupt by printing more than a socket buffer holds.
 const HEED: &str = "import time\n\
     try:\n\
     \x20   print('begun')\n\
@@ -198,7 +198,7 @@ const HEED: &str = "import time\n\
     \x20   print('x' * 1_000_000)";
 
 #[tokio::test]
-async fn contract_21_a_node_that_did_not_run_meanwhile_kills_no_code_that_heeds_its_interrupt() {
+async fn contract_21_a_stopped_node_kills_no_code_that_handles_its_interrupt() {
     let (node, client, first) = start().await;
     let mut sessions = vec![first];
     for _ in 0..4 {
@@ -213,9 +213,9 @@ async fn contract_21_a_node_that_did_not_run_meanwhile_kills_no_code_that_heeds_
         within(AT_ONCE, client.interrupt(session)).await.unwrap();
     }
     processes::stop(node.pid());
-    // Longer than each grace. Nothing else is to be done meanwhile.
+    // Longer than each grace period. There is no event to wait for.
     let passed = std::process::Command::new("sleep").arg("1.5").status();
-    processes::go_on(node.pid());
+    processes::resume(node.pid());
     assert!(passed.unwrap().success());
     for (session, begun) in sessions.iter().zip(&begun) {
         let ended = turn_ended(&client, session, &begun.id, PATIENCE).await.unwrap();
@@ -232,7 +232,7 @@ async fn contract_22_code_that_swallows_interrupts_is_killed_after_the_grace() {
     let child = "import subprocess\nchild = subprocess.Popen(['setsid', 'sleep', '60'])";
     run_ok(&client, &session, child).await;
     let keeper = client.session(&session).await.unwrap().keeper_pid.unwrap();
-    let old = processes::below(keeper);
+    let old = processes::descendants(keeper);
     assert!(old.len() >= 2, "the worker and its child: {old:?}");
     let stubborn = begin(&client, &session, turn(SWALLOW)).await;
     let asked = Instant::now();
@@ -246,7 +246,7 @@ async fn contract_22_code_that_swallows_interrupts_is_killed_after_the_grace() {
         assert!(receipt.lost.iter().any(|text| text.contains(lost)), "{receipt:?}");
     }
     assert!(receipt.kept.iter().any(|text| text.contains("workspace")), "{receipt:?}");
-    // The session is fresh, and what the receipt says is true.
+    // The session is fresh, and the receipt is true.
     assert_eq!(
         run_ok(&client, &session, "'x' in globals(), open('file').read()").await,
         "(False, 'kept')\n"
@@ -256,7 +256,7 @@ async fn contract_22_code_that_swallows_interrupts_is_killed_after_the_grace() {
 }
 
 #[tokio::test]
-async fn contract_22_a_fresh_worker_is_not_given_up_once_it_is_there() {
+async fn contract_22_a_started_fresh_worker_is_not_given_up() {
     let node = TestNode::builder(env!("CARGO_BIN_EXE_windlass"))
         .arg("--keeper-patience")
         .arg("2s")
@@ -268,12 +268,12 @@ async fn contract_22_a_fresh_worker_is_not_given_up_once_it_is_there() {
     let stubborn = begin(&client, &session, turn(SWALLOW)).await;
     client.interrupt(&session).await.unwrap();
     turn_ended(&client, &session, &stubborn.id, PATIENCE).await.unwrap();
-    // This turn takes longer than a keeper may take to answer the restart before it.
+    // This turn takes longer than a keeper may take to reply to the restart before it.
     let code = "import time\ntime.sleep(2.5)\nprint('done')";
     assert_eq!(run_ok(&client, &session, code).await, "done\n");
 }
 
-/// Holds the GIL where no signal reaches Python, as native code does that never checks for one.
+/// Holds the GIL in native code, so that Python handles no signal.
 const HOLD_THE_GIL: &str = "import ctypes, signal\n\
     hold = ctypes.PyDLL(None).sleep\n\
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n\
@@ -309,7 +309,7 @@ async fn contract_23_a_session_that_holds_the_gil_can_be_closed_in_time() {
     within(AT_ONCE, client.close_session(&session, close)).await.unwrap();
 }
 
-/// Loses the state of a session in which turns wait: `lose` ends in the code at the gate, or after
+/// Makes a session lose its state while turns wait: `lose` ends the worker in the code at the gate, or after
 /// an interrupt.
 async fn turns_behind_fail(lose: &str, expected: ErrorCode) {
     let (_node, client, session) = start().await;
@@ -338,7 +338,7 @@ async fn turns_behind_fail(lose: &str, expected: ErrorCode) {
         assert!(!failed.error.unwrap().message.is_empty(), "it says what to do");
         assert!(failed.receipt.is_some_and(|receipt| !receipt.lost.is_empty()));
     }
-    // The next turn runs on the fresh worker: by then any of them would have run.
+    // The next turn runs on the fresh worker. By then a waiting turn would have run, if it ran at all.
     assert_eq!(run_ok(&client, &session, "'x' in globals()").await, "False\n");
     let files = std::fs::read_dir(workspace).unwrap();
     let ran: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();

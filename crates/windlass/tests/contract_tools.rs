@@ -1,4 +1,4 @@
-//! The contract's lines about host tools: what code that calls back may rely on.
+//! The contract lines on host tools: what code that calls tools may rely on.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use windlass_client::protocol::event::EventKind;
 use windlass_client::protocol::host::CancelReason;
 use windlass_client::protocol::{ErrorCode, Outcome, Seq, SessionId};
 use windlass_testkit::{
-    Call, Load, Offered, PATIENCE, TestNode, ToolHost, run, run_ok, turn, turn_ended,
-    wait_for_event, within,
+    Load, PATIENCE, TestNode, TestToolCall, TestToolHost, ToolAnswer, run, run_ok, turn,
+    turn_ended, wait_for_event, within,
 };
 
-/// What must happen at once, on a loaded machine.
+/// The time that "at once" may take on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 async fn start() -> (TestNode, Client, SessionId) {
@@ -25,22 +25,22 @@ async fn start() -> (TestNode, Client, SessionId) {
 }
 
 /// The tools of these tests.
-async fn offer(client: &Client, session: &SessionId) -> ToolHost {
-    ToolHost::offer(client, session, &["echo", "wait", "fail", "never"], answer).await.unwrap()
+async fn offer(client: &Client, session: &SessionId) -> TestToolHost {
+    TestToolHost::offer(client, session, &["echo", "wait", "fail", "never"], answer).await.unwrap()
 }
 
-async fn answer(call: Call) -> Offered {
+async fn answer(call: TestToolCall) -> ToolAnswer {
     match call.name.as_str() {
-        // What it was given.
+        // Returns its argument.
         "echo" => Ok(call.arguments["value"].clone()),
-        // Some time later.
+        // Returns its argument some time later.
         "wait" => {
             let wait = Duration::from_millis(call.arguments["ms"].as_u64().unwrap_or_default());
             tokio::time::sleep(wait).await;
             Ok(json!("waited"))
         }
         "fail" => Err(call.error("ValueError", "no such thing as 7")),
-        // Until it is cancelled, and then still.
+        // Waits until it is cancelled, and returns then.
         "never" => {
             call.cancelled().await;
             Ok(json!("late"))
@@ -59,10 +59,10 @@ async fn contract_06_a_tool_that_submits_a_turn_to_its_caller_is_refused_at_once
     let (node, client, session) = start().await;
     let other = node.session(&client).await.unwrap().id;
     let sessions = [session.clone(), other.clone()];
-    // `nest` submits a turn to the session of that number, waits for it, and says how it went.
+    // `nest` submits a turn to the session of that number, waits for it, and returns its outcome.
     let nest = {
         let (client, sessions) = (client.clone(), sessions.clone());
-        move |call: Call| {
+        move |call: TestToolCall| {
             let client = client.within(call.within());
             let to = sessions[call.arguments["to"].as_u64().unwrap() as usize].clone();
             let code = call.arguments["code"].as_str().unwrap().to_owned();
@@ -76,21 +76,21 @@ async fn contract_06_a_tool_that_submits_a_turn_to_its_caller_is_refused_at_once
     };
     let mut hosts = Vec::new();
     for session in &sessions {
-        hosts.push(ToolHost::offer(&client, session, &["nest"], nest.clone()).await.unwrap());
+        hosts.push(TestToolHost::offer(&client, session, &["nest"], nest.clone()).await.unwrap());
     }
     let started = Instant::now();
     let direct = run_ok(&client, &session, "tools.nest(to=0, code='1')").await;
     assert_eq!(direct, "'would_deadlock'\n");
-    // Another session may be used, and the way back from there is refused as well.
+    // Calling into another session works. A call from there back into the first one is refused as well.
     let there = "print(tools.nest(to=1, code='6*7'), tools.nest(to=1, code='tools.nest(to=0, code=\"1\")'))";
     let there = run_ok(&client, &session, there).await;
     assert_eq!(there, "42\n 'would_deadlock'\n\n");
     assert!(started.elapsed() < AT_ONCE, "{:?}", started.elapsed());
-    // Nobody waits any more: the same turn is welcome.
+    // The session no longer waits for the tool, so the same turn is accepted.
     assert_eq!(run_ok(&client, &session, "6*7").await, "42\n");
 }
 
-/// Rounds of line 10, or as many as the variable says.
+/// Rounds of line 10; a variable overrides it.
 fn rounds() -> usize {
     let said = std::env::var("WINDLASS_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
     said.unwrap_or(20)
@@ -132,7 +132,7 @@ orphans = [asyncio.ensure_future(tools.never(number=number)) for number in range
 await asyncio.sleep(0)
 print('left')";
     assert_eq!(run_ok(&client, &session, orphans).await, "left\n");
-    // Each is told to be over, and answers all the same, while the next turn makes as many.
+    // Each call is cancelled and is answered nevertheless, while the next turn makes as many calls.
     let next = "
 answers = await asyncio.gather(*[tools.echo(value=number) for number in range(11)])
 assert answers == list(range(11)), answers
@@ -160,7 +160,7 @@ async fn contract_21_an_interrupt_overtakes_a_pending_tool_call() {
     }
 }
 
-/// Main waits for a thread that waits for a tool.
+/// The main thread waits for a thread that waits for a tool.
 const THREADS: &str = "
 import threading
 thread = threading.Thread(target=tools.never, daemon=True)
@@ -187,7 +187,7 @@ assert all(same(answer, values[n % len(values)]) for n, answer in enumerate(at_o
 print('typed')",
         values.to_string()
     );
-    // The first loop is in async code, so the plain call is said to block.
+    // The first loop is in async code, so the plain call is reported as blocking.
     let code = code.replace("same(tools.echo(value", "same(tools.echo.blocking(value");
     assert_eq!(run_ok(&client, &session, &code).await, "typed\n");
     let plain = "assert all(same(tools.echo(value=value), value) for value in values)\nprint('so')";
@@ -255,7 +255,7 @@ except TimeoutError as error:
 print([tools.echo(value=n) for n in range(3)], x)";
     let caught = run_ok(&client, &session, caught).await;
     assert_eq!(caught, "tool_deadline_passed\n[0, 1, 2] 7\n");
-    // Both late answers have come, and changed nothing.
+    // Both late replies have arrived and changed nothing.
     within(PATIENCE, host.cancels(2)).await;
     assert_eq!(run_ok(&client, &session, "tools.echo(value=x)").await, "7\n");
 }
@@ -272,7 +272,7 @@ async fn contract_64_a_host_that_vanishes_fails_its_calls_at_once() {
         assert_eq!(failed.outcome, Some(Outcome::Error), "{code}");
         assert_eq!(error_of(&failed).0, "ToolHostGone", "{code}");
     }
-    // Its tools went with it, and the next host's are there.
+    // Its tools are gone with it, and the tools of the next host are available.
     let gone = run(&client, &session, "tools.echo(value=1)").await;
     assert_eq!(error_of(&gone).0, "ToolNotFound");
     let _host = offer(&client, &session).await;

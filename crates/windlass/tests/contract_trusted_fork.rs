@@ -1,5 +1,5 @@
-//! Contract 66, forks: nothing that a session can write steers what the node copies, links, creates or
-//! removes when it makes a twin, closes a session or clears old ones away.
+//! Contract line 66, forks: nothing that a session can write influences what the node copies, links, creates
+//! or removes when it makes a twin, closes a session or removes old sessions.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -16,7 +16,7 @@ use windlass_testkit::{PATIENCE, TestNode, python, run_ok, within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// Forks of each race: enough for the old code to fail nearly always.
+/// Number of forks in each race: enough that vulnerable code fails nearly always.
 const ROUNDS: usize = 6;
 
 /// A node with a session, and a directory that the session cannot write.
@@ -73,7 +73,7 @@ impl Stage {
         within(PATIENCE, self.client.close_session(session, close)).await.unwrap();
     }
 
-    /// Nothing outside was made, removed, changed, or linked.
+    /// Nothing outside was created, removed, changed or linked.
     fn check_outside(&self) {
         assert_eq!(tree(&self.outside), ["secret", "t", "t/keep"]);
         for (file, text) in [("secret", "secret"), ("t/keep", "keep")] {
@@ -84,7 +84,7 @@ impl Stage {
     }
 }
 
-/// Every path below a directory, in order. Links are not followed.
+/// Every path below a directory, in order. Symlinks are not followed.
 fn tree(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut waiting = vec![root.to_owned()];
@@ -120,7 +120,7 @@ fn check_copy(forked: &ForkedSession) {
 }
 
 #[tokio::test]
-async fn contract_66_names_planted_where_a_twin_goes_lead_its_fork_nowhere() {
+async fn contract_66_names_planted_where_a_twin_is_created_do_not_redirect_its_fork() {
     for isolation in [Isolation::Full, Isolation::Landlock] {
         for plant in [
             "os.symlink(OUT, FAMILY + '/o')",
@@ -142,9 +142,9 @@ async fn contract_66_names_planted_where_a_twin_goes_lead_its_fork_nowhere() {
     }
 }
 
-/// A thread that the session had before its first fork may still write in the whole family.
+/// A thread from before the first fork can still write in all directories of the family.
 #[tokio::test]
-async fn contract_66_a_link_in_the_place_of_a_later_room_refuses_the_fork() {
+async fn contract_66_a_symlink_in_place_of_a_later_directory_refuses_the_fork() {
     let stage = Stage::new(Isolation::Full).await;
     let code = "begin, done, planted = threading.Event(), threading.Event(), []\n\
         def plant():\n\
@@ -167,7 +167,7 @@ async fn contract_66_a_link_in_the_place_of_a_later_room_refuses_the_fork() {
         }
         _ => drop(second.unwrap()),
     }
-    // A fresh worker gets no rights to what the link leads to, at either level.
+    // A fresh worker gets no access to the target of the symlink, at either level.
     stage.client.reset_session(&stage.session).await.unwrap();
     let outside = stage.outside.display();
     let look =
@@ -201,10 +201,10 @@ async fn contract_66_directories_swapped_for_links_during_a_fork_are_not_followe
     stage.check_outside();
 }
 
-/// The copy's files have several names, so that a fork links; whatever the session puts in the way,
-/// nothing outside gets one more name, a file or another mode.
+/// The files have several names, so that a fork creates hard links. Whatever the session plants, nothing
+/// outside gets a new name, a new file or another mode.
 #[tokio::test]
-async fn contract_66_a_destination_that_is_planted_again_and_again_leads_nowhere() {
+async fn contract_66_a_destination_that_is_replaced_repeatedly_does_not_redirect_the_fork() {
     let stage = Stage::new(Isolation::Full).await;
     let code = "for n in range(200):\n\
         \x20   open(f'a{n}', 'w').write('x'); os.link(f'a{n}', f'b{n}')\n\
@@ -227,7 +227,7 @@ async fn contract_66_a_destination_that_is_planted_again_and_again_leads_nowhere
 }
 
 #[tokio::test]
-async fn contract_66_pipes_in_a_workspace_do_not_hold_a_fork_up() {
+async fn contract_66_pipes_in_a_workspace_do_not_block_a_fork() {
     let stage = Stage::new(Isolation::Full).await;
     let code = "os.mkfifo('pipe')\n\
         for n in range(200): open(f'f{n}', 'w').write('x')\n\
@@ -259,7 +259,7 @@ async fn contract_66_a_fork_hands_over_no_file_that_its_session_cannot_read() {
     write("closed", 0);
     let mut expected = vec!["closed"];
     if rustix::process::geteuid().is_root() {
-        // Root could read it; a session of root's has no capability, and cannot.
+        // Root could read it. A session of root has no capabilities and cannot.
         let theirs = write("theirs", 0o600);
         std::os::unix::fs::chown(&theirs, Some(65534), Some(65534)).unwrap();
         expected.push("theirs");
@@ -277,7 +277,7 @@ async fn contract_66_a_fork_hands_over_no_file_that_its_session_cannot_read() {
 }
 
 #[tokio::test]
-async fn contract_66_what_a_session_plants_does_not_steer_its_end_or_its_removal() {
+async fn contract_66_what_a_session_plants_does_not_influence_its_end_or_its_removal() {
     let mut stage = Stage::new(Isolation::Full).await;
     let forked = stage.fork().await.unwrap();
     let code = "os.makedirs('deep/closed'); os.symlink(OUT, 'deep/link'); os.chmod('deep/closed', 0)\n\
@@ -319,7 +319,7 @@ async fn contract_66_what_a_session_plants_does_not_steer_its_end_or_its_removal
     stage.check_outside();
 }
 
-/// Makes every ended session in the journal one that ended long ago.
+/// Sets the end time of every ended session in the journal to long ago.
 fn age(state: &Path) {
     let code = "import sqlite3, sys, glob\n\
         for path in glob.glob(sys.argv[1] + '/**/index*', recursive=True):\n\
@@ -331,7 +331,7 @@ fn age(state: &Path) {
     assert!(aged.success());
 }
 
-/// A workspace that another session can write to may be replaced by a link before the fork.
+/// Another session that can write to the workspace may replace it with a symlink before the fork.
 #[tokio::test]
 async fn contract_66_a_workspace_that_another_session_replaced_is_not_copied() {
     let node = TestNode::start(PROGRAM).await.unwrap();

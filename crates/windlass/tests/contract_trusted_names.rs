@@ -1,5 +1,5 @@
-//! The contract's lines 69 and 70: names that shells, agents, editors and git trust cannot be made,
-//! changed or replaced by a session, and a session in a home cannot change what the shell runs next.
+//! Contract lines 69 and 70: a session cannot create, change or replace names that shells, agents, editors
+//! and git trust, and a session in a home cannot change what the shell runs next.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use windlass_testkit::{PATIENCE, TestNode, outside_of_tmp, processes, python, ru
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// Tries every way to make, change or replace a name, and says which got through.
+/// Tries every way to create, change or replace a name, and prints which ways succeed.
 const ATTACK: &str = r#"
 import ctypes, json, os, socket
 libc = ctypes.CDLL(None, use_errno=True)
@@ -73,7 +73,7 @@ def attack(names):
     return through
 "#;
 
-/// A session in this directory, up and running.
+/// A running session in this directory.
 async fn session_in(client: &Client, workspace: &Path) -> Session {
     let create = CreateSession {
         workspace: Some(workspace.display().to_string()),
@@ -85,7 +85,7 @@ async fn session_in(client: &Client, workspace: &Path) -> Session {
     client.session(&id).await.unwrap()
 }
 
-/// What of the attack on these names got through.
+/// Which ways of the attack on these names succeed.
 async fn attack(client: &Client, session: &Session, names: &[&str]) -> String {
     let names = serde_json::to_string(names).unwrap();
     let code = format!("print(json.dumps(attack({names})))");
@@ -96,7 +96,7 @@ async fn close(client: &Client, session: &Session) {
     client.close_session(&session.id, CloseQuery::default()).await.unwrap();
 }
 
-/// Everything in a directory: what it is, and what is in it.
+/// Everything in a directory: the type and content of each entry.
 fn contents(directory: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut left = vec![directory.to_owned()];
@@ -119,7 +119,7 @@ fn contents(directory: &Path) -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// What the attack itself leaves in a workspace.
+/// Files that the attack itself leaves in a workspace.
 fn clear_spares(workspace: &Path) {
     let _ = std::fs::remove_file(workspace.join("spare-file"));
     let _ = std::fs::remove_dir(workspace.join("spare-directory"));
@@ -157,7 +157,7 @@ async fn contract_69_names_that_exist_cannot_be_changed_or_replaced() {
 }
 
 #[tokio::test]
-async fn contract_69_names_that_are_links_cannot_be_replaced_and_lead_where_they_led() {
+async fn contract_69_names_that_are_symlinks_cannot_be_replaced_and_keep_their_target() {
     let node = TestNode::start(PROGRAM).await.unwrap();
     let (client, place, outside) = (node.client().await.unwrap(), place(), self::place());
     let work = place.path();
@@ -180,7 +180,7 @@ async fn contract_69_names_that_are_links_cannot_be_replaced_and_lead_where_they
     let session = session_in(&client, work).await;
     let links = ["AGENTS.md", "CLAUDE.md", ".codex", "GEMINI.md", ".envrc", ".claude"];
     assert_eq!(attack(&client, &session, &links).await, "[]");
-    // Not through what they lead to either, nor by another directory on the way.
+    // Not through their targets either, and not through another directory on the path.
     let targets = ["docs/deep/agents.md", "shared/codex", "notes/missing.md", "notes"];
     assert_eq!(attack(&client, &session, &targets).await, "[]");
     let inside = r#"["make inside d", "mkdir inside d"]"#;
@@ -194,7 +194,7 @@ async fn contract_69_names_that_are_links_cannot_be_replaced_and_lead_where_they
         run_ok(&client, &session.id, read).await,
         "instructions ['settings.json'] shared/codex\n"
     );
-    // Everything else there can be worked on.
+    // Everything else in the workspace can be changed.
     run_ok(&client, &session.id, "open('docs/other.md', 'w').write('x')").await;
     close(&client, &session).await;
     for name in ["docs/other.md", "docs/planted"] {
@@ -206,12 +206,12 @@ async fn contract_69_names_that_are_links_cannot_be_replaced_and_lead_where_they
 }
 
 #[tokio::test]
-async fn contract_69_missing_names_cannot_be_made_and_nothing_is_left_behind() {
+async fn contract_69_missing_names_cannot_be_created_and_nothing_is_left_behind() {
     let node = TestNode::start(PROGRAM).await.unwrap();
     let (client, place) = (node.client().await.unwrap(), place());
     let session = session_in(&client, place.path()).await;
     assert_eq!(attack(&client, &session, TRUSTED_ANYWHERE).await, "[]");
-    // Shells read these from a home only.
+    // Shells read these only from a home.
     run_ok(&client, &session.id, "open('.bashrc', 'w').close(); os.remove('.bashrc')").await;
     close(&client, &session).await;
     clear_spares(place.path());
@@ -219,7 +219,7 @@ async fn contract_69_missing_names_cannot_be_made_and_nothing_is_left_behind() {
 }
 
 #[tokio::test]
-async fn contract_69_names_are_held_again_after_a_reset() {
+async fn contract_69_names_are_protected_again_after_a_reset() {
     let node = TestNode::start(PROGRAM).await.unwrap();
     let (client, place) = (node.client().await.unwrap(), place());
     fill(place.path());
@@ -231,7 +231,7 @@ async fn contract_69_names_are_held_again_after_a_reset() {
 }
 
 #[tokio::test]
-async fn contract_69_the_end_of_one_session_leaves_the_names_of_another_held() {
+async fn contract_69_the_end_of_one_session_leaves_the_names_of_another_protected() {
     let node = TestNode::start(PROGRAM).await.unwrap();
     let (client, place) = (node.client().await.unwrap(), place());
     let first = session_in(&client, place.path()).await;
@@ -243,7 +243,7 @@ async fn contract_69_the_end_of_one_session_leaves_the_names_of_another_held() {
     assert_eq!(contents(place.path()), BTreeMap::new());
 }
 
-/// Who dies.
+/// Which process is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Killed {
     Node,
@@ -252,7 +252,7 @@ enum Killed {
 }
 
 #[tokio::test]
-async fn contract_69_nothing_is_left_behind_by_who_is_killed() {
+async fn contract_69_a_killed_process_leaves_nothing_behind() {
     for killed in [Killed::Node, Killed::Keeper, Killed::Both] {
         let mut node = TestNode::start(PROGRAM).await.unwrap();
         let (mut client, place) = (node.client().await.unwrap(), place());
@@ -270,7 +270,7 @@ async fn contract_69_nothing_is_left_behind_by_who_is_killed() {
             client = node.client().await.unwrap();
         }
         if killed == Killed::Node {
-            // The session lives, and its names are held.
+            // The session is alive, and its names are still protected.
             assert_eq!(attack(&client, &session, TRUSTED_ANYWHERE).await, "[]");
             close(&client, &session).await;
         } else {
@@ -281,11 +281,11 @@ async fn contract_69_nothing_is_left_behind_by_who_is_killed() {
     }
 }
 
-/// Waits until the session is over, with all that belonged to it.
+/// Waits until the session has ended and all its files are removed.
 async fn ended(client: &Client, session: &Session) {
     loop {
         let live = client.sessions(WhichSessions::Live).await.unwrap().sessions;
-        // A session that has ended is forgotten when its belongings are gone.
+        // An ended session leaves this list after its files are removed.
         if !live.iter().any(|one| one.id == session.id) {
             return;
         }
@@ -305,7 +305,7 @@ fn git(directory: &Path, args: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn contract_69_git_and_the_user_go_on_while_names_are_held() {
+async fn contract_69_git_and_the_user_can_work_while_names_are_protected() {
     let node = TestNode::start(PROGRAM).await.unwrap();
     let (client, place) = (node.client().await.unwrap(), place());
     let work = place.path();
@@ -323,9 +323,9 @@ async fn contract_69_git_and_the_user_go_on_while_names_are_held() {
     assert_eq!(git(work, &["add", "-A"]), "");
     assert_eq!(git(work, &["status", "--porcelain"]), "");
     assert_eq!(git(work, &["submodule", "status"]), "");
-    // Whoever copies the directory meets nothing that cannot be read, inside neither.
+    // A program that copies the directory finds nothing unreadable. The same holds inside the session.
     run_ok(&client, &session.id, "import shutil; shutil.copytree('.', '/tmp/copy')").await;
-    // A file that git brings takes its placeholder's place. The user's own files stay.
+    // A file that git checks out replaces the placeholder. The user's own files stay.
     git(work, &["merge", "--quiet", "side"]);
     std::fs::write(work.join(".vscode/settings.json"), "{}").unwrap();
     close(&client, &session).await;
@@ -352,7 +352,7 @@ async fn contract_69_a_twin_has_no_placeholders_in_its_copy() {
 }
 
 #[tokio::test]
-async fn contract_69_a_level_that_cannot_hold_the_names_says_so() {
+async fn contract_69_a_level_that_cannot_protect_the_names_says_so() {
     let node = TestNode::start(PROGRAM).await.unwrap();
     let (client, place) = (node.client().await.unwrap(), place());
     let create = CreateSession {
@@ -370,7 +370,7 @@ async fn contract_69_a_level_that_cannot_hold_the_names_says_so() {
     assert_eq!(contents(place.path()), BTreeMap::new(), "no placeholder is made");
 }
 
-/// A home with the usual in it.
+/// A home with the usual files.
 fn home() -> tempfile::TempDir {
     let home = place();
     for name in [".bashrc", ".profile", ".aws/credentials", ".oh-my-zsh/init.zsh"] {
@@ -416,11 +416,11 @@ async fn contract_70_a_session_in_a_home_cannot_change_what_the_shell_runs_next(
     assert_eq!(attack(&client, &session, TRUSTED_AT_HOME).await, "[]");
     let missing = ["bin", "bin/ls", ".local", ".local/bin/ls", ".config", ".ssh", "CLAUDE.md"];
     assert_eq!(attack(&client, &session, &missing).await, "[]");
-    // What is hidden stays so although its name is protected too.
+    // A hidden path stays hidden although its name is protected too.
     let read = "try:\n    print(open('.aws/credentials').read())\nexcept OSError:\n    print('no')";
     assert_eq!(run_ok(&client, &session.id, read).await, "no\n");
     run_ok(&client, &session.id, "open('project/work', 'w').close(); open('own', 'w')").await;
-    // A login shell of the user's reads what it always does.
+    // A login shell of the user reads its usual files.
     let shell = Command::new("bash")
         .args(["--login", "-c", "true"])
         .env("HOME", home.path())
@@ -437,7 +437,8 @@ async fn contract_70_a_session_in_a_home_cannot_change_what_the_shell_runs_next(
     assert_eq!(contents(home.path()), before);
 }
 
-/// Runs the command line at home, in a directory, and gives its output and what it said beside.
+/// Runs a windlass command with this home in a directory. Returns whether it succeeded, its output and its
+/// standard error.
 fn windlass(node: &TestNode, home: &Path, here: &Path, args: &[&str]) -> (bool, String, String) {
     let output = Command::new(node.program())
         .args(args)
@@ -454,7 +455,7 @@ fn windlass(node: &TestNode, home: &Path, here: &Path, args: &[&str]) -> (bool, 
 }
 
 #[tokio::test]
-async fn contract_70_run_and_repl_in_a_home_work_in_a_directory_of_their_own() {
+async fn contract_70_run_and_repl_in_a_home_use_a_separate_workspace() {
     let home = home();
     let node = TestNode::builder(PROGRAM)
         .env("HOME", home.path())
@@ -479,14 +480,15 @@ async fn contract_70_run_and_repl_in_a_home_work_in_a_directory_of_their_own() {
         assert!(said.ends_with("refused\n"), "{said}");
         assert!(beside.contains("--workspace"), "{beside}");
     }
-    // A file that is named by a relative path is read by the command itself.
+    // The command itself reads a file with a relative path.
     let args = ["run", "work.py", "--python", python];
     assert!(windlass(&node, home.path(), home.path(), &args).0);
     let (ok, _, beside) = windlass(&node, home.path(), home.path(), &["repl", "--python", python]);
-    assert!(ok && beside.contains("directory of its own"), "{beside}");
+    assert!(ok && beside.contains("separate workspace"), "{beside}");
     assert_eq!(contents(home.path()), before);
 
-    // Named, the home is the workspace, with what the shell runs held; where that cannot be, refused.
+    // If the home is named, it is the workspace, with protection for what the shell runs. If that is
+    // impossible, the session is refused.
     let args = ["run", "work.py", "--python", python, "--workspace", "."];
     let (ok, said, beside) = windlass(&node, home.path(), home.path(), &args);
     assert!(ok && said.starts_with(home.path().to_str().unwrap()), "{said}{beside}");

@@ -1,5 +1,5 @@
-//! The contract's line 68: no size of anything ends a node or a keeper. What is within a stated limit
-//! works; what is past it is refused by name, and every other session goes on.
+//! Contract line 68: no size of any input ends a node or a keeper. An input within a stated limit works. A
+//! larger one is refused by name, and every other session continues.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use windlass_testkit::{
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// A node, a client of it, and a session of somebody else's on it.
+/// A node, a client of it, and a session of another client.
 struct World {
     node: TestNode,
     client: Client,
@@ -51,7 +51,7 @@ impl World {
         Self { node, client, bystander, pid }
     }
 
-    /// The node that was started still runs, and so does the other session, with its state.
+    /// The node is still the same process, and the other session still has its state.
     async fn unharmed(&self, what: &str) {
         assert_eq!(run_ok(&self.client, &self.bystander, "print(x)").await, "5\n", "{what}");
         assert_eq!(self.client.node_status().await.unwrap().pid, self.pid, "{what}");
@@ -64,7 +64,7 @@ impl World {
         made.map(|made| made.session.id)
     }
 
-    /// The code and the message of a session that is not made.
+    /// The error code and message of a refused session.
     async fn refused(&self, create: &CreateSession) -> (Option<ErrorCode>, String) {
         let error = self.create(create).await.unwrap_err();
         (error.api_code(), error.to_string())
@@ -101,7 +101,7 @@ async fn contract_68_a_home_of_any_size_keeps_no_node_from_starting() {
 
 #[tokio::test]
 async fn contract_68_a_home_of_any_size_at_level_landlock() {
-    // As many as are named one by one there: each is a rule of the plan.
+    // As many entries as level landlock names one by one: each is a rule of the plan.
     for entries in [4000, 5000] {
         let home = home_of(entries);
         let world = World::with_home(home.path(), "exec").await;
@@ -135,7 +135,7 @@ fn deep(below: &Path, count: usize, bytes: usize) -> Vec<String> {
 async fn contract_68_a_plan_of_a_mebibyte_works() {
     let (place, home) = (outside_of_tmp(env!("CARGO_TARGET_TMPDIR")), home_of(400));
     let world = World::with_home(home.path(), "exec").await;
-    // Each of the first is a mount and a rule of the plan, each of the others a mount.
+    // Each of the first entries is a mount and a rule of the plan, each of the others a mount.
     let writable = deep(&place.path().join("writable"), 250, 2200);
     let hidden = deep(&place.path().join("hidden"), 250, 2200);
     let all: usize = writable.iter().chain(&hidden).map(String::len).sum();
@@ -150,7 +150,7 @@ async fn contract_68_a_plan_of_a_mebibyte_works() {
         format!("import os; print(os.listdir({first:?}), os.path.exists({last:?} + '/secret'))");
     assert_eq!(run_ok(&world.client, &session, &code).await, "['seen'] False\n");
     world.unharmed("a plan of a mebibyte").await;
-    // A restart starts it from the same plan.
+    // A restart uses the same plan.
     within(PATIENCE, world.client.reset_session(&session)).await.unwrap();
     assert_eq!(run_ok(&world.client, &session, &code).await, "['seen'] False\n");
 }
@@ -176,7 +176,7 @@ async fn contract_68_an_environment_works_up_to_its_limits_and_is_refused_past_t
     let values = |count: usize, bytes: usize| {
         with_env((0..count).map(|number| (format!("BIG{number}"), "v".repeat(bytes))))
     };
-    // One of 70 KB, the longest one, and a mebibyte of them.
+    // One of 70 KB, the longest allowed one, and a mebibyte in total.
     let longest = VARIABLE_BYTES_MAX - "BIG0=".len() - 1;
     for (count, bytes) in [(1, 70_000), (1, longest), (1024, 1024), (10, 100_000)] {
         let session = world.create(&values(count, bytes)).await.unwrap();
@@ -201,7 +201,7 @@ async fn contract_68_an_environment_works_up_to_its_limits_and_is_refused_past_t
 }
 
 #[tokio::test]
-async fn contract_68_a_name_that_is_no_text_keeps_no_session_from_starting() {
+async fn contract_68_a_name_that_is_not_utf8_keeps_no_session_from_starting() {
     use std::os::unix::ffi::OsStrExt;
     let home = home_of(3);
     std::fs::write(home.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9.txt")), "").unwrap();
@@ -228,7 +228,7 @@ async fn contract_68_a_name_that_is_no_text_keeps_no_session_from_starting() {
     world.unharmed("a name that is no text").await;
 }
 
-/// Sends whatever it is told to; `long` makes a header of an exact length out of one field.
+/// Sends what the turn tells it to. `long` builds a header of an exact length from one field.
 const EXTREME: &str = r#"
 def long(kind, field, size, body=b"", **fields):
     short = json.dumps({"kind": kind, **fields, field: ""}).encode()
@@ -289,7 +289,7 @@ async fn contract_68_the_longest_header_and_frame_are_passed_on() {
         format!("long('display', 'id', {longest}, b'x' * {body}, turn=turn, mime='a/b')"),
         format!("long('output', 'unknown', {longest}, b'x' * {body}, turn=turn, stream='stdout')"),
         format!("long('no_such_kind', 'field', {longest}, b'x' * {body}, turn=turn)"),
-        // A message that repeats what it does not understand.
+        // An unexpected message: an error text about it may repeat its long content.
         "frame('forked', turn=turn, ok=False, reason='x' * 60_000)".to_owned(),
     ] {
         let turn = run(&world.client, &session, &code).await;
@@ -301,7 +301,7 @@ async fn contract_68_the_longest_header_and_frame_are_passed_on() {
 }
 
 #[tokio::test]
-async fn contract_68_a_first_word_of_any_size_ends_its_session_alone() {
+async fn contract_68_a_first_message_of_any_size_ends_its_session_alone() {
     const FIRST: &str = r#"
 def first(size):
     short = json.dumps(dict(kind="worker_ready", protocol=1, worker="")).encode()

@@ -1,6 +1,6 @@
-//! The contract's lines on unix sockets: 67, no session reaches one of the machine, of the node or of
-//! another session, and what a level cannot hold is reported before the session starts; 72, another
-//! user of the machine cannot keep sessions from starting.
+//! The contract lines on unix sockets. 67: no session reaches a socket of the machine, of the node or of
+//! another session, and what a level cannot enforce is reported before the session starts. 72: another user
+//! of the machine cannot keep sessions from starting.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader};
@@ -20,15 +20,15 @@ use windlass_testkit::{TestNode, outside_of_tmp, python, run, run_ok, skip};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// A program of the machine, run until it is dropped.
+/// A program on the machine that runs until it is dropped.
 struct Outside {
     child: Child,
-    /// Where its files are; removed last.
+    /// The directory of its files; removed last.
     _dir: Option<tempfile::TempDir>,
 }
 
 impl Outside {
-    /// Runs a Python program and waits until it says that it is ready. Its input ends with this.
+    /// Runs a Python program and waits until it prints that it is ready. It exits when its input closes.
     fn start(code: &str, args: &[&Path], uid: Option<u32>) -> Self {
         let mut command = Command::new(python());
         command.arg("-Ic").arg(code).args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -50,7 +50,7 @@ impl Drop for Outside {
     }
 }
 
-/// Sockets of each kind in a directory, and abstract ones; what reaches a datagram socket is noted.
+/// Creates sockets of each kind in a directory, and abstract ones. Records what a datagram socket receives.
 const HOST: &str = r#"
 import os, socket, sys, threading
 place = sys.argv[1]
@@ -74,7 +74,7 @@ print("ready", flush=True)
 sys.stdin.read()
 "#;
 
-/// Every way to a socket; says which get through.
+/// Tries every way to reach a socket, and prints which ways succeed.
 const REACH: &str = r#"
 import os, select, socket
 place, others = PLACE, OTHERS
@@ -120,7 +120,7 @@ for *way, attempt in ways:
 print("tried", len(ways))
 "#;
 
-/// What another session listens on: in its workspace if it can, in its `/tmp`, and abstract.
+/// The sockets of another session: in its workspace if possible, in its `/tmp`, and abstract.
 const VICTIM: &str = r#"
 import os, socket
 kept = []
@@ -165,7 +165,7 @@ impl Stage {
         self.client.session(&id).await.unwrap()
     }
 
-    /// The ways that get through from a session, of how many were tried.
+    /// The ways that succeed from a session, and the number of ways tried.
     async fn ways_through(&self, session: &Session, others: &[String]) -> (Vec<String>, bool) {
         let place = self.place.path().join("host");
         let code = REACH
@@ -206,7 +206,7 @@ async fn contract_67_no_session_reaches_a_unix_socket_of_the_machine_the_node_or
     let victim = stage.workspace("victim");
     let victim_session = stage.session(&victim, PolicyRequest::default()).await;
     let listens = run_ok(&stage.client, &victim_session.id, VICTIM).await;
-    // A session listens in its private directories only, where no other can see it.
+    // A session can listen only in its private directories, which no other session sees.
     assert_eq!(listens, "refused PermissionError\nlistens\nlistens\n");
     let node = stage.node.dirs().socket().display().to_string();
     let victims = [format!("{}/victim.sock", victim.display()), "/tmp/victim.sock".to_owned()];
@@ -245,7 +245,7 @@ async fn contract_67_no_session_reaches_a_unix_socket_of_the_machine_the_node_or
 }
 
 #[tokio::test]
-async fn contract_67_the_ways_to_a_socket_are_ways_where_nothing_is_claimed() {
+async fn contract_67_the_ways_to_a_socket_work_without_isolation() {
     let stage = Stage::new().await;
     let policy = PolicyRequest { isolation: Some(Isolation::None), ..PolicyRequest::default() };
     let session = stage.session(&stage.workspace("work"), policy).await;
@@ -257,7 +257,7 @@ async fn contract_67_the_ways_to_a_socket_are_ways_where_nothing_is_claimed() {
     }
 }
 
-/// Connects to a socket by its path, and says whether that got through.
+/// Connects to a socket by its path, and prints whether that succeeds.
 fn connect_to(path: &Path) -> String {
     format!(
         "import socket\none = socket.socket(socket.AF_UNIX)\none.connect({})\nprint('THROUGH')",
@@ -266,7 +266,7 @@ fn connect_to(path: &Path) -> String {
 }
 
 #[tokio::test]
-async fn contract_67_what_cannot_be_held_is_reported_before_the_session_starts() {
+async fn contract_67_what_cannot_be_enforced_is_reported_before_the_session_starts() {
     let stage = Stage::new().await;
     let workspace = stage.workspace("work");
     let late = stage.workspace("late");
@@ -278,7 +278,7 @@ async fn contract_67_what_cannot_be_held_is_reported_before_the_session_starts()
     };
     let local = stage.session(&workspace, policy(UnixSockets::Local, &[])).await;
     let none = stage.session(&workspace, policy(UnixSockets::None, &[Control::Sockets])).await;
-    // A service that begins to listen when the sessions run already.
+    // A service that starts to listen while the sessions are running.
     let listener = std::os::unix::net::UnixListener::bind(late.join("late.sock")).unwrap();
     let code = connect_to(&late.join("late.sock"));
     let of_none = run(&stage.client, &none.id, &code).await.outcome;
@@ -290,7 +290,7 @@ async fn contract_67_what_cannot_be_held_is_reported_before_the_session_starts()
         _ => {
             assert!(report.mechanism.contains("later"), "{report:?}");
             assert!(report.remedy.unwrap().contains("--unix-sockets none"));
-            // Whoever requires it is told before there is a session.
+            // A policy that requires the control is refused before there is a session.
             let wanted = create(&workspace, policy(UnixSockets::Local, &[Control::Sockets]));
             let refused = stage.client.create_session(&wanted).await;
             let Err(ClientError::Api(error)) = refused else { panic!("it started: {refused:?}") };
@@ -323,7 +323,7 @@ print(subprocess.run([sys.executable, "job.py"], capture_output=True, text=True)
         let said = run_ok(&stage.client, &session.id, code).await;
         assert!(said.contains("stdout='90\\n'"), "{preset:?}: {said}");
     }
-    // Without named sockets there are pairs, which event loops need.
+    // Without named sockets there are still connected pairs, which event loops need.
     for isolation in [Isolation::Full, Isolation::Landlock] {
         let policy = PolicyRequest {
             isolation: Some(isolation),
@@ -337,8 +337,8 @@ print(subprocess.run([sys.executable, "job.py"], capture_output=True, text=True)
     }
 }
 
-/// What another user does, in a directory that everybody can write to: sockets behind closed
-/// directories, with odd names, thousands of them, and names that now lead elsewhere.
+/// What another user does in a world-writable directory: sockets behind closed directories, sockets with odd
+/// names, thousands of sockets, and names that now lead elsewhere.
 const OTHER_USER: &str = r#"
 import os, socket, sys, threading
 place, interpreter = sys.argv[1], sys.argv[2]
@@ -411,12 +411,12 @@ sys.stdin.read()
 os._exit(0)
 "#;
 
-/// A user that nobody is.
+/// The user `nobody`.
 const NOBODY: u32 = 65534;
 
 fn hostile() -> (PathBuf, Outside) {
     let is_root = rustix::process::geteuid().is_root();
-    // Below /var everybody can come to it; the checkout may be closed to others.
+    // Every user can reach a directory below /var. The checkout may be closed to other users.
     let dir = outside_of_tmp(if is_root { "/var" } else { env!("CARGO_TARGET_TMPDIR") });
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o1777)).unwrap();
     let interpreter = std::fs::canonicalize(python()).unwrap();
@@ -444,7 +444,7 @@ async fn contract_72_sockets_of_another_user_do_not_keep_sessions_from_starting(
                 let wanted = create(work.path(), policy);
                 let session = client.create_session(&wanted).await.unwrap().session;
                 run_ok(&client, &session.id, "import json").await;
-                // Those that are covered one by one are not reached, however odd their names are.
+                // Sockets that are covered one by one are not reached, however odd their names are.
                 let odd = place.join("other/a b\\c\"d");
                 let turn = run(&client, &session.id, &connect_to(&odd)).await;
                 assert_eq!(turn.outcome, Some(Outcome::Error), "{isolation}, {network:?}");
@@ -474,7 +474,7 @@ async fn contract_72_a_socket_in_a_closed_home_does_not_stop_a_node_of_root() {
     let client = node.client().await.unwrap();
     let session = node.session(&client).await.unwrap();
     run_ok(&client, &session.id, "1+1").await;
-    // Opened later, the directory shows nothing to a session that started when it was closed.
+    // The directory was closed when the session started. Opened later, it shows nothing to that session.
     let closed = place.join("other/closed");
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o755)).unwrap();
     let turn = run(&client, &session.id, &connect_to(&closed.join("agent"))).await;

@@ -1,5 +1,5 @@
-//! The contract's line 66: nothing that a session could write is run by the node or makes a path
-//! readable. One session plants, another one looks, and outside of both there is no trace.
+//! Contract line 66: the node neither executes what a session could write, nor makes a path readable because
+//! of it. One session plants, another one looks, and there is no trace outside of both.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::os::unix::fs::{FileTypeExt, symlink};
@@ -21,7 +21,7 @@ const WAYS: [&str; 3] = ["exec", "zygote", "pool"];
 
 const KEY: &str = "the hidden key";
 
-/// A node with a project that its sessions work in, and a directory that they cannot see.
+/// A node with a project as the workspace of its sessions, and a directory that they cannot see.
 struct Scene {
     node: TestNode,
     client: Client,
@@ -29,7 +29,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// `path` comes first on the node's PATH; its only environment is `python3`.
+    /// `path` comes first on the node's PATH. Its only environment is `python3`.
     async fn new(way: &str, base: &Path, path: &Path) -> Self {
         let file = base.join("environments.json");
         let entry = serde_json::json!({"interpreter": "python3", "pool": 1});
@@ -70,8 +70,8 @@ impl Scene {
         }
     }
 
-    /// Runs `code` in a session of the system's interpreter, and closes it. The level is `landlock`,
-    /// which protects no names in a workspace: programs on PATH can be planted there.
+    /// Runs `code` in a session with the system's interpreter, and closes the session. Level `landlock`
+    /// protects no names in a workspace, so programs on PATH can be planted there.
     async fn plant(&self, code: &str) {
         let usual = python().display().to_string();
         let mut create = self.create(Some(&usual));
@@ -86,20 +86,20 @@ impl Scene {
         made.map(|made| made.session.id).map_err(|error| error.to_string())
     }
 
-    /// What the next session in the project can read of `path`, or why there is none.
+    /// What the next session in the project can read of `path`, or why there is no session.
     async fn look(&self, path: &Path) -> String {
         let id = match self.start(&self.create(None)).await {
             Ok(id) => id,
             Err(refused) => return refused,
         };
         let code = format!("print(open({:?}).read())", path.display().to_string());
-        // A session whose interpreter is no interpreter refuses it.
+        // If the interpreter is not a real interpreter, the session refuses the turn.
         let turn = within(PATIENCE, self.client.run_turn(&id, turn(code))).await;
         let _ = self.client.close_session(&id, CloseQuery::default()).await;
         format!("{turn:?}")
     }
 
-    /// Files that code left in the hidden directory.
+    /// Files that executed code left in the hidden directory.
     fn traces(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.hidden()).unwrap().flatten();
         let names = entries.map(|entry| entry.file_name().into_string().unwrap());
@@ -107,8 +107,8 @@ impl Scene {
     }
 }
 
-/// Directories of one test: a project, a home, and a hidden directory with a key and what looks like
-/// an interpreter's installation.
+/// The directories of one test: a project, a home, and a hidden directory with a key and a fake interpreter
+/// installation.
 fn stage() -> tempfile::TempDir {
     let base = tempfile::Builder::new().prefix("wl-trust-").tempdir_in("/var/tmp").unwrap();
     for name in ["work", "home", "state", "hidden/pool/bin", "hidden/pool/lib"] {
@@ -127,7 +127,7 @@ fn make_venv(place: &Path) {
     assert!(made.success());
 }
 
-/// Code that leaves a trace in the hidden directory, if it runs where that can be seen.
+/// Code that leaves a trace in the hidden directory if it runs where that directory is visible.
 fn trace(hidden: &Path, name: &str) -> String {
     let at = hidden.join(name).display().to_string();
     let hidden = hidden.display();
@@ -150,7 +150,7 @@ async fn contract_66_a_planted_environment_reveals_nothing_hidden() {
             (format!("/proc/self/root{}/pool/bin/python", hidden.display()), &lib),
         ];
         for (target, revealed) in targets {
-            // Inside, the link leads to a real interpreter where that can be arranged.
+            // Inside, the symlink leads to a real interpreter if that can be arranged.
             let code = format!(
                 "import os, shutil\n\
                  shutil.rmtree('.venv', ignore_errors=True)\n\
@@ -165,7 +165,7 @@ async fn contract_66_a_planted_environment_reveals_nothing_hidden() {
             let seen = scene.look(revealed).await;
             assert!(!seen.contains(KEY), "{way}, {target}: {seen}");
         }
-        // Of one that leads to what is hidden, the next start says which path, and what to do.
+        // If an environment leads to a hidden path, the next start names the path and a remedy.
         std::fs::remove_dir_all(scene.work().join(".venv")).unwrap();
         std::fs::create_dir_all(scene.work().join(".venv/bin")).unwrap();
         symlink(hidden.join("pool/bin/python"), scene.work().join(".venv/bin/python")).unwrap();
@@ -186,7 +186,7 @@ async fn contract_66_a_python_planted_on_path_is_run_inside_only() {
             let at = scene.hidden().join("trace").display().to_string();
             let script = match plant {
                 "script" => format!("#!/bin/sh\\nid > {at}\\nexec /usr/bin/python3 \\\"$@\\\"\\n"),
-                // As pyenv makes them: it says where the real one is.
+                // As pyenv creates them: the script prints the path of the real interpreter.
                 "shim" => format!("#!/bin/sh\\n: > {at}\\necho /usr/bin/python3\\n"),
                 _ => format!("#!/usr/bin/python3\\nopen('{at}', 'w')\\n"),
             };
@@ -197,7 +197,7 @@ async fn contract_66_a_python_planted_on_path_is_run_inside_only() {
             );
             scene.plant(&code).await;
             scene.restart().await;
-            // Whether this one starts is the planted program's affair; in another directory, too.
+            // Whether this session starts depends on the planted program. The same in another directory.
             scene.look(&scene.hidden().join("key")).await;
             let elsewhere = base.join("elsewhere");
             std::fs::create_dir_all(&elsewhere).unwrap();
@@ -224,7 +224,7 @@ async fn contract_66_modules_planted_in_an_environment_on_path_run_inside_only()
         make_venv(&venv);
         let mut scene = Scene::new(way, &base, &venv.join("bin")).await;
         if way != "exec" {
-            // Nobody could write there yet, so it has a zygote.
+            // No session could write there yet, so it has a zygote.
             let list = within(PATIENCE, scene.node.await_environments()).await.unwrap();
             assert_eq!(list.environments[0].zygote.state, ZygoteState::Ready, "{list:?}");
         }
@@ -296,7 +296,7 @@ async fn contract_66_modules_of_a_project_that_is_installed_in_place_are_not_pre
 }
 
 #[tokio::test]
-async fn contract_66_a_record_that_cannot_be_read_trusts_nothing_of_the_users() {
+async fn contract_66_with_an_unreadable_record_no_file_of_the_user_is_trusted() {
     let base = stage();
     let base = base.path().canonicalize().unwrap();
     let venv = base.join("venv");
@@ -313,7 +313,7 @@ async fn contract_66_a_record_that_cannot_be_read_trusts_nothing_of_the_users() 
     assert_eq!(session.started_by, Some(StartedBy::Exec));
 }
 
-/// Sockets of the node's processes that somebody else could name.
+/// Sockets of the node's processes that have a name.
 fn sockets_below(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut left = vec![directory.to_owned()];
@@ -330,7 +330,7 @@ fn sockets_below(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The inode numbers of a process's sockets, or of one that a descriptor is.
+/// The inode numbers of a process's sockets, or of the socket behind one descriptor.
 fn sockets_of(pid: u32) -> Vec<String> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
     let links = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
@@ -339,7 +339,7 @@ fn sockets_of(pid: u32) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn contract_66_a_zygote_serves_only_those_whom_its_node_sends() {
+async fn contract_66_a_zygote_serves_only_requests_of_its_node() {
     let node = TestNode::builder(PROGRAM).env("WINDLASS_START", "zygote").start().await.unwrap();
     let list = within(PATIENCE, node.await_environments()).await.unwrap();
     let zygote = list.environments[0].zygote.pid.unwrap();
@@ -348,7 +348,7 @@ async fn contract_66_a_zygote_serves_only_those_whom_its_node_sends() {
     run_ok(&client, &id, "1").await;
     let session = client.session(&id).await.unwrap();
     assert_eq!(session.started_by, Some(StartedBy::Zygote));
-    // No socket of a zygote has a name, so nothing can be sent to it.
+    // No socket of a zygote has a name, so no process can send to it.
     let unix = std::fs::read_to_string("/proc/net/unix").unwrap();
     let named: Vec<&str> = unix.lines().filter(|line| line.contains('/')).collect();
     for socket in sockets_of(zygote) {
@@ -360,14 +360,14 @@ async fn contract_66_a_zygote_serves_only_those_whom_its_node_sends() {
         let sender = std::os::unix::net::UnixDatagram::unbound().unwrap();
         assert!(sender.send_to(b"fork", &socket).is_err(), "{socket:?} takes datagrams");
     }
-    // A connection is for one worker, and over when that was forked.
+    // A connection is for one worker, and closes after that worker is forked.
     let alone = async {
         while sockets_of(zygote).len() > 1 {
             tokio::task::yield_now().await;
         }
     };
     within(PATIENCE, alone).await;
-    // A fresh worker comes from the zygote, too.
+    // A fresh worker comes from the zygote too.
     client.reset_session(&id).await.unwrap();
     run_ok(&client, &id, "1").await;
     let session = client.session(&id).await.unwrap();

@@ -1,5 +1,5 @@
-//! The contract's line about twins: what starts after a fork cannot reach the other twin, and what was
-//! there before cannot either, or is named in the fork's answer.
+//! The contract line on twins: a process that starts after a fork cannot reach the other twin. A process from
+//! before the fork cannot either, or is named in the fork's reply.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use windlass_client::protocol::api::{CreateSession, ForkSession, ForkedSession};
@@ -11,8 +11,8 @@ use windlass_testkit::{PATIENCE, TestNode, python_with_matplotlib, run_ok, withi
 
 const LEVELS: [Isolation; 2] = [Isolation::Full, Isolation::Landlock];
 
-/// `attacks(pid)` is what one process tries on another, `by_thread` has a thread from before the fork
-/// do something. Each attack gives what it got, or the name of an exception.
+/// `attacks(pid)` is what one process tries on another; `by_thread` makes a thread from before the fork do
+/// something. Each attack returns its result, or the name of an exception.
 const TOOLS: &str = "
 import ctypes, os, queue, resource, select, signal, subprocess, sys, threading, time
 secret = bytearray(b'from before')
@@ -56,7 +56,7 @@ def by_thread(act):
     return answers.get(timeout=60)
 ";
 
-/// With queues of its own: those that a twin has in its memory are waited on by a thread that it has not.
+/// With new queues: a thread that the twin does not have waits on the copied ones.
 const OLD_THREAD: &str = "
 jobs, answers = queue.Queue(), queue.Queue()
 old = threading.Thread(target=serve, name='old', daemon=True); old.start()
@@ -77,7 +77,7 @@ impl Stage {
         let stage = Self::with(node, isolation, TestNode::create()).await;
         let started_by = stage.client.session(&stage.original).await.unwrap().started_by.unwrap();
         let wanted = std::env::var("WINDLASS_TEST_START").unwrap_or_default();
-        // Of every way there is, when a run of tests asks for it.
+        // The worker was started in the way that `WINDLASS_TEST_START` selects.
         assert_eq!(started_by == StartedBy::Exec, !["zygote", "pool"].contains(&&*wanted));
         stage
     }
@@ -107,14 +107,14 @@ impl Stage {
         within(PATIENCE, self.client.fork_session(session, &ForkSession::default())).await
     }
 
-    /// The code, which tries something, is refused all of it.
+    /// The code tries something, and all of it is refused.
     async fn refused(&self, session: &SessionId, code: &str) {
         let found = self.run(session, &format!("verdict({code})")).await;
         assert_eq!(found, "'refused'\n", "{code}");
     }
 }
 
-/// Who can reach the twin, as `what name`.
+/// The entries of `can_reach`, as `what name`.
 fn can_reach(forked: &ForkedSession) -> Vec<String> {
     forked.can_reach.iter().map(|one| format!("{} {}", one.what, one.name)).collect()
 }
@@ -134,8 +134,8 @@ async fn contract_71_neither_twin_nor_a_thread_from_before_reaches_the_other() {
         let own = stage.number(original, "os.getpid()").await;
         let other = stage.number(twin, "os.getpid()").await;
         let child = "subprocess.Popen(['sleep', '1000']).pid";
-        // The original, its thread from before, and what either starts, against the twin and what it
-        // starts.
+        // The original, its thread from before, and new children of both, against the twin and its new
+        // children.
         let others = [other, stage.number(twin, child).await];
         for target in others {
             stage.refused(original, &format!("attacks({target}, address)")).await;
@@ -176,12 +176,12 @@ async fn contract_71_processes_from_before_a_fork_are_named() {
         let mut expected =
             vec![format!("process {child}: sleep"), format!("process {orphan}: sleep")];
         assert_eq!(can_reach(&forked), expected, "{isolation}");
-        // They are from before the next fork, too.
+        // They are also from before the next fork.
         stage.run(original, "later = subprocess.Popen(['sleep', '1000'])").await;
         let later = stage.number(original, "later.pid").await;
         expected.push(format!("process {later}: sleep"));
         assert_eq!(can_reach(&stage.fork(original).await), expected, "{isolation}");
-        // The twin has none of them. It is up when it has run something.
+        // The twin has none of them. It has started when it has run a turn.
         stage.run(&forked.session.id, "None").await;
         assert_eq!(can_reach(&stage.fork(&forked.session.id).await), [""; 0], "{isolation}");
     }
@@ -192,7 +192,7 @@ async fn contract_71_a_thread_that_blocks_every_signal_is_named() {
     for isolation in LEVELS {
         let stage = Stage::at(isolation).await;
         let original = &stage.original;
-        // libc leaves its own signals out of what it blocks, the system call does not.
+        // libc excludes its own signals when it blocks all signals; the system call does not.
         let code = "
 def mask(how):
     every = ctypes.c_uint64(2**64 - 1)
@@ -207,16 +207,16 @@ by_thread(lambda: signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals(
         let forked = stage.fork(original).await;
         let [named] = &can_reach(&forked)[..] else { panic!("{:?}", forked.can_reach) };
         assert!(named.starts_with(&format!("thread {deaf}: ")), "{named}");
-        // A signal that comes late changes nothing.
+        // A late signal changes nothing.
         assert_eq!(stage.run(original, "by_thread(lambda: mask(1))").await, "0\n");
         assert_eq!(stage.run(original, "by_thread(lambda: 1 + 1)").await, "2\n");
-        // And the thread answers at the next fork.
+        // The thread answers at the next fork.
         assert_eq!(can_reach(&stage.fork(original).await), [""; 0], "{isolation}");
         assert_eq!(stage.client.session(original).await.unwrap().restarts, 0);
     }
 }
 
-/// Threads that wait in every way Python and C have, and a wakeup descriptor.
+/// Threads that wait in every way that Python and C have, and a wakeup descriptor.
 const POOL: &str = "
 lock = threading.Lock(); lock.acquire(); gate = threading.Event(); condition = threading.Condition()
 ends = os.pipe(); quiet = os.pipe(); woken = os.pipe(); found = {}
@@ -264,7 +264,7 @@ async fn contract_71_idle_thread_pools_are_neither_named_nor_disturbed() {
         assert_eq!(can_reach(&stage.fork(original).await), [""; 0], "{isolation}");
         let ended = stage.run(original, END_POOL).await;
         assert_eq!(ended, "(True, 'BlockingIOError', True)\n", "{isolation}");
-        // A twin is forked with threads of its own, also where it may not look at itself.
+        // A twin with its own threads can be forked too, even if it may not read its own `/proc` files.
         let twin = &twin.session.id;
         stage.run(twin, POOL).await;
         assert_eq!(can_reach(&stage.fork(twin).await), [""; 0], "{isolation}");
@@ -295,7 +295,7 @@ async fn contract_71_threads_of_numpy_are_neither_named_nor_disturbed() {
     }
 }
 
-/// Code in the session that makes the worker skip the layers of the `who`, an expression.
+/// Code in the session that makes the worker skip the layers of `who`, which is an expression.
 fn skipping(who: &str) -> String {
     format!(
         "import windlass_worker.twin as twin_module\n\

@@ -1,4 +1,4 @@
-//! The contract's lines about sessions and turns: order, concurrency, and who may disturb whom.
+//! The contract lines on sessions and turns: order, concurrency, and independence.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ fn id(text: &str) -> TurnId {
     TurnId::parse(text).unwrap()
 }
 
-/// Submits and does not wait.
+/// Submits a turn and does not wait for it.
 async fn submit(client: &Client, session: &SessionId, submit: SubmitTurn) -> Turn {
     within(PATIENCE, client.submit_turn(session, &submit)).await.unwrap()
 }
@@ -42,7 +42,7 @@ fn kind_of(item: &EventItem, turn: TurnNo) -> Option<&EventKind> {
     (item.event.turn == Some(turn)).then_some(&item.event.kind)
 }
 
-/// Looks, for a moment after each start, whether it is given another turn meanwhile.
+/// Checks for a moment after each start whether it receives another turn meanwhile.
 const WATCHFUL_WORKER: &str = r#"
 ready()
 for turn, code in turns():
@@ -67,7 +67,7 @@ async fn contract_01_no_turn_is_given_to_a_worker_that_is_busy() {
         let (n, turn) = within(PATIENCE, submitted).await.unwrap();
         assert_eq!(turn.output.text, format!("alone in {n}"));
     }
-    // By the journal too: what belongs to a turn lies between the end of the one before and its own.
+    // The journal agrees: all events of a turn lie between the end of the turn before and its own end.
     let mut open = TurnNo(1);
     for item in all_events(&client, &session).await {
         match item.event.kind {
@@ -90,7 +90,7 @@ async fn contract_01_turns_run_in_the_order_accepted() {
     let gate = Gate::new("first").unwrap();
     let first = submit(&client, &session, turn(format!("order = []\n{}", gate.python()))).await;
     let held = within(PATIENCE, gate.reached()).await.unwrap();
-    // Four clients at once, five turns each: their order is whatever they were accepted in.
+    // Four clients at once, five turns each: their order is the order in which they were accepted.
     let clients = (0..4).map(|_| {
         let (client, session) = (client.with_retry_for(PATIENCE), session.clone());
         tokio::spawn(async move {
@@ -132,14 +132,15 @@ async fn contract_02_turns_of_two_sessions_are_both_in_flight() {
         let session = node.session(&client).await.unwrap().id;
         let code = format!("{}print('{name}')", gate.python());
         let asked = submit(&client, &session, turn(code)).await;
-        // Reached by the second while the first has not been let go: neither waits for the other.
+        // The second turn reaches the gate while the first one is still at its gate: neither waits for the
+        // other.
         let held = within(PATIENCE, gate.reached()).await.unwrap();
         flights.push((session, asked, held, format!("{name}\n")));
     }
     for (session, turn, ..) in &flights {
         assert_eq!(state(&client, session, turn).await, TurnState::Running);
     }
-    // The later one ends first: nothing orders turns of different sessions.
+    // The later turn ends first: turns of different sessions have no order.
     for (session, turn, held, expected) in flights.into_iter().rev() {
         held.open().await.unwrap();
         let turn = ended(&client, &session, &turn).await;
@@ -148,7 +149,7 @@ async fn contract_02_turns_of_two_sessions_are_both_in_flight() {
 }
 
 #[tokio::test]
-async fn contract_03_nobody_overtakes_the_first_turn_of_a_new_session() {
+async fn contract_03_no_client_overtakes_the_first_turn_of_a_new_session() {
     const ROUNDS: usize = 5;
     const RIVALS: usize = 3;
     let node = node().await;
@@ -158,7 +159,7 @@ async fn contract_03_nobody_overtakes_the_first_turn_of_a_new_session() {
         for _ in 0..RIVALS {
             let (client, session) = (node.client().await.unwrap(), session.clone());
             rivals.push(tokio::spawn(async move {
-                // Asks until the session is there: the first moment at which it can be used.
+                // Retries until the session exists: the first moment at which it can be used.
                 loop {
                     match client.submit_turn(&session, &turn("print(seen)")).await {
                         Ok(turn) => break ended(&client, &session, &turn).await,
@@ -231,7 +232,7 @@ async fn contract_05_a_vanished_client_stops_nothing_and_loses_nothing() {
     vanishing.write(&request("POST", &path, body.as_bytes())).await.unwrap();
     let held = within(PATIENCE, gate.reached()).await.unwrap();
     drop(vanishing);
-    // Served after the end of that connection, which the node had at hand first.
+    // This request is answered after the end of that connection, which the node handled first.
     let next = submit(&client, &session, turn("print(x + 1)")).await;
     assert_eq!(next.state, TurnState::Waiting);
     held.open().await.unwrap();
@@ -243,7 +244,7 @@ async fn contract_05_a_vanished_client_stops_nothing_and_loses_nothing() {
     assert_eq!(orphan.number, TurnNo(1));
 }
 
-/// Says much that concerns other turns before each end of its own, and a little after it.
+/// Sends many messages about other turns before each end of its own turn, and a few after it.
 const CONFUSED_WORKER: &str = r#"
 ready()
 for turn, code in turns():
@@ -264,7 +265,7 @@ for turn, code in turns():
 "#;
 
 #[tokio::test]
-async fn contract_07_what_a_worker_says_of_another_turn_is_counted_and_dropped() {
+async fn contract_07_worker_messages_about_another_turn_are_counted_and_dropped() {
     let node = node().await;
     let client = node.client().await.unwrap();
     let create = odd_worker(node.base(), "confused", CONFUSED_WORKER).unwrap();
@@ -274,7 +275,7 @@ async fn contract_07_what_a_worker_says_of_another_turn_is_counted_and_dropped()
         assert_eq!(turn.number, TurnNo(round));
         assert_eq!((turn.outcome, turn.output.text.as_str()), (Some(Outcome::Ok), "mine"));
         assert_eq!((turn.displays.len(), turn.stdin_wait), (0, None));
-        // Eight before the end of each turn; what comes after it counts with the next.
+        // Eight before the end of each turn. Messages after the end count with the next turn.
         let dropped = client.session(&session).await.unwrap().messages_dropped;
         assert_eq!(dropped, 8 * round + (round - 1));
     }
@@ -287,7 +288,7 @@ async fn contract_07_what_a_worker_says_of_another_turn_is_counted_and_dropped()
 }
 
 #[tokio::test]
-async fn contract_07_what_a_client_says_of_another_turn_or_session_is_refused() {
+async fn contract_07_client_requests_about_another_turn_or_session_are_refused() {
     let node = node().await;
     let client = node.client().await.unwrap();
     let (asking, other) =
@@ -310,7 +311,7 @@ async fn contract_07_what_a_client_says_of_another_turn_or_session_is_refused() 
         let error = client.send_input(session, turn, &input).await.unwrap_err();
         assert_eq!(error.api_code(), Some(code), "input to {turn} of {session}");
     }
-    // Stopping what is not there, or is over, stops nothing else.
+    // Stopping a turn that does not exist or has ended stops nothing else.
     for (session, turn) in [(&other, &mine.id), (&asking, &id("nobody"))] {
         let error = client.interrupt_turn(session, turn).await.unwrap_err();
         assert_eq!(error.api_code(), Some(ErrorCode::TurnNotFound), "{turn} of {session}");
@@ -335,7 +336,7 @@ async fn contract_08_a_turn_sent_twice_runs_once() {
     let once = named_turn("once", format!("runs += 1\n{}print('run', runs)", gate.python()));
     let first = submit(&client, &session, once.clone()).await;
     let held = within(PATIENCE, gate.reached()).await.unwrap();
-    // While it runs, and from another client: the same turn, and nothing waits behind it.
+    // While it runs, and from another client: the same turn, and no second one waits.
     let again = submit(&node.client().await.unwrap(), &session, once.clone()).await;
     assert_eq!((again.number, again.state), (first.number, TurnState::Running));
     assert_eq!(client.session(&session).await.unwrap().waiting, 0);
@@ -348,7 +349,7 @@ async fn contract_08_a_turn_sent_twice_runs_once() {
     let first = ended(&client, &session, &first).await;
     assert_eq!(first.output.text, "run 1\n");
     assert_eq!(within(PATIENCE, waiting).await.unwrap(), first, "a waiting twin gets the result");
-    // After its end, with other code, after many more turns, and after another node took over.
+    // After its end, with other code, after many more turns, and after a new node took over.
     let other_code = named_turn("once", "runs += 100");
     assert_eq!(submit(&client, &session, other_code.clone()).await, first);
     for _ in 0..20 {
@@ -361,7 +362,7 @@ async fn contract_08_a_turn_sent_twice_runs_once() {
 }
 
 #[tokio::test]
-async fn contract_08_a_first_turn_and_a_twin_race_run_once() {
+async fn contract_08_a_first_turn_and_its_repetition_run_once() {
     let node = node().await;
     let client = node.client().await.unwrap();
     let first = named_turn("first", "runs = 1");
@@ -402,11 +403,11 @@ async fn contract_09_the_65th_waiting_turn_is_refused_and_the_others_run() {
         assert_eq!((error.code, error.retryable), (ErrorCode::Overloaded, true));
         assert!(!error.remedy.is_empty());
     }
-    // A twin of one that waits is not one more.
+    // A repetition of a waiting turn is not counted twice.
     assert_eq!(submit(&client, &session, numbered(5)).await.state, TurnState::Waiting);
     held.open().await.unwrap();
     ended(&client, &session, &last.unwrap()).await;
-    // The refusal left nothing behind: the same request succeeds now, as it said.
+    // The refusal left nothing behind: the same request succeeds now, as the refusal said.
     let retried = submit(&client, &session, numbered(64)).await;
     assert_eq!(ended(&client, &session, &retried).await.outcome, Some(Outcome::Ok));
     let all = run_ok(&client, &session, "print(ran == list(range(65)), len(ran))").await;

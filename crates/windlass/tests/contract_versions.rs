@@ -1,5 +1,5 @@
-//! The contract's line on versions, 48: client and node say at the first word when they do not
-//! understand each other, with the remedy, and do nothing; compatible ones work together.
+//! Contract line 48, versions: an incompatible client and node report that in their first exchange, with a
+//! remedy, and do nothing else. Compatible ones work together.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::process::{Command, Stdio};

@@ -1,5 +1,4 @@
-//! A node that dies while it makes sessions: each is made, or was never there. Nobody finds one that
-//! ended before it began.
+//! A node that dies while it creates sessions: each session is created completely or does not exist.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::Duration;
@@ -11,10 +10,10 @@ use windlass_testkit::{PATIENCE, TestNode, run_ok, within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// Sessions that are asked for at the same time.
+/// Number of sessions that are requested at the same time.
 const AT_ONCE: usize = 6;
 
-/// Moments of the making at which the node dies, one after the other.
+/// Number of moments of the creation at which the node is killed.
 const MOMENTS: u64 = 12;
 const APART: Duration = Duration::from_millis(2);
 
@@ -23,7 +22,7 @@ fn wanted(name: &str) -> CreateSession {
     CreateSession { id, ..TestNode::create() }
 }
 
-/// Asks for sessions until the node is gone; those of which it said that they were made.
+/// Requests sessions until the node is gone, and returns those that the node reported as created.
 fn ask_for(client: &Client, names: &[String]) -> Vec<tokio::task::JoinHandle<bool>> {
     let ask = |name: &String| {
         let (client, wanted) = (client.clone(), wanted(name));
@@ -75,7 +74,7 @@ async fn a_node_that_is_killed_while_workers_are_claimed_makes_each_session_once
 }
 
 #[tokio::test]
-async fn a_session_whose_keeper_cannot_be_started_is_not_there_and_can_be_asked_for_again() {
+async fn a_session_whose_keeper_cannot_start_does_not_exist_and_can_be_requested_again() {
     let node = TestNode::builder(PROGRAM).env("WINDLASS_START", "exec").start().await.unwrap();
     let client = node.client().await.unwrap();
     let sockets = node.dirs().runtime.join("k");

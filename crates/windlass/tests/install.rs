@@ -1,5 +1,4 @@
-//! `install` and `uninstall` as their users meet them: the real binary, in a home of the test's
-//! own.
+//! `install` and `uninstall` as users run them: the real binary, in a private home.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// Each client, its file below the home, its file in a project, and the way to its entry.
+/// Each client, its file below the home, its file in a project, and the path of its entry.
 const CLIENTS: &[(&str, &str, &str, &str)] = &[
     ("claude-code", ".claude.json", ".mcp.json", "/mcpServers/windlass"),
     ("codex", ".codex/config.toml", ".codex/config.toml", ""),
@@ -75,7 +74,7 @@ fn text(path: &Path) -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// A file as somebody may have it, in the client's own syntax.
+/// A realistic file in the client's syntax.
 fn settings(client: &str, way: &str) -> String {
     match client {
         "codex" => "# mine\nmodel = \"m\"\n\n[mcp_servers.other]\ncommand = \"o\"\n".to_owned(),
@@ -93,7 +92,7 @@ fn entry(file: &Path, way: &str) -> Value {
 }
 
 #[test]
-fn every_client_gets_the_entry_once_and_loses_it_to_the_byte() {
+fn every_client_gets_the_entry_once_and_uninstall_restores_the_file() {
     let home = home();
     for (client, file, _, way) in CLIENTS {
         let before = settings(client, way);
@@ -137,7 +136,7 @@ fn every_client_gets_the_entry_once_and_loses_it_to_the_byte() {
         assert_eq!(file.metadata().unwrap().ino(), inode, "{client} was written again");
 
         let other = said(&home.windlass(&["install", client, "--command", "/x/windlass"]), 0);
-        assert!(other.contains("updated") && other.contains("kept as it is"), "{other}");
+        assert!(other.contains("updated") && other.contains("from an earlier change"), "{other}");
         assert_eq!(text(&backup), before);
 
         said(&home.windlass(&["uninstall", client, "--dry-run"]), 0);
@@ -151,7 +150,7 @@ fn every_client_gets_the_entry_once_and_loses_it_to_the_byte() {
 }
 
 #[test]
-fn a_project_has_files_of_its_own() {
+fn a_project_has_separate_files() {
     let home = home();
     for (client, user, file, _) in CLIENTS {
         let args = ["install", client, "--project", "--command", "windlass"];
@@ -174,13 +173,16 @@ fn a_new_file_is_for_its_owner_only() {
 }
 
 #[test]
-fn a_file_of_ours_is_updated_and_leaves_nothing_behind() {
+fn a_file_that_install_created_is_updated_and_leaves_nothing_behind() {
     let home = home();
     for (client, file, ..) in CLIENTS {
         said(&home.windlass(&["install", client, "--command", "/old/windlass"]), 0);
         let output = home.windlass(&["install", client, "--command", "/new/windlass"]);
         assert!(said(&output, 0).contains("updated"));
-        assert!(String::from_utf8_lossy(&output.stderr).contains("no program /new/windlass"));
+        assert!(
+            String::from_utf8_lossy(&output.stderr)
+                .contains("/new/windlass is not an executable file")
+        );
         said(&home.windlass(&["uninstall", client]), 0);
         let directory = home.path(file).parent().unwrap().to_owned();
         let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
@@ -191,23 +193,23 @@ fn a_file_of_ours_is_updated_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn an_entry_that_is_switched_off_stays_so_and_is_told() {
+fn a_disabled_entry_stays_disabled_and_is_reported() {
     let home = home();
     let file = home.write(".codex/config.toml", "[mcp_servers.windlass]\nenabled = false\n");
     let done = said(&home.windlass(&["install", "codex"]), 0);
-    assert!(done.contains("switched off"), "{done}");
+    assert!(done.contains("stays disabled"), "{done}");
     assert!(text(&file).contains("enabled = false"));
 }
 
 #[test]
-fn a_broken_file_is_left_alone_and_the_others_are_done() {
+fn an_invalid_file_is_not_changed_and_the_others_are() {
     let home = home();
     let broken = home.write(".cursor/mcp.json", "{\n  \"mcpServers\": {\n    oops\n  }\n}\n");
     let before = text(&broken);
     let output = home.windlass(&["install", "cursor", "codex"]);
-    assert!(said(&output, 1).contains("Codex: made"));
+    assert!(said(&output, 1).contains("Codex: created"));
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    for part in ["mcp.json: line 3, column 5", "config_invalid", "left as it is"] {
+    for part in ["mcp.json: line 3, column 5", "config_invalid", "was not changed"] {
         assert!(complaint.contains(part), "no {part} in {complaint}");
     }
     assert_eq!(text(&broken), before);
@@ -217,7 +219,7 @@ fn a_broken_file_is_left_alone_and_the_others_are_done() {
 }
 
 #[test]
-fn a_link_stays_a_link_and_its_target_is_changed() {
+fn a_symlink_stays_and_its_target_is_changed() {
     let home = home();
     let target = home.write("dotfiles/zed.json", "{\n  // mine\n}\n");
     fs::set_permissions(&target, fs::Permissions::from_mode(0o600)).unwrap();
@@ -236,11 +238,11 @@ fn a_link_stays_a_link_and_its_target_is_changed() {
     fs::remove_file(&target).unwrap();
     let output = home.windlass(&["install", "zed"]);
     said(&output, 1);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("leads nowhere"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("a file that does not exist"));
 }
 
 #[test]
-fn a_read_only_file_is_somebody_elses_to_change() {
+fn a_read_only_file_is_refused() {
     let home = home();
     let file = home.write(".gemini/settings.json", "{}\n");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o444)).unwrap();
@@ -269,7 +271,7 @@ fn the_variables_that_move_a_clients_files_are_followed() {
 }
 
 #[test]
-fn without_a_client_it_says_which_are_here_and_all_means_those() {
+fn without_a_client_install_lists_those_found_and_all_means_those() {
     let home = home();
     fs::create_dir_all(home.path(".codex")).unwrap();
     home.write(".claude.json", "{\"mcpServers\": {}}");
@@ -301,11 +303,11 @@ fn without_a_client_it_says_which_are_here_and_all_means_those() {
     let actions: Vec<_> = actions.iter().map(|client| &client["action"]).collect();
     assert_eq!(actions, ["restored", "deleted", "deleted"]);
     assert_eq!(text(&home.path(".claude.json")), "{\"mcpServers\": {}}");
-    assert_eq!(said(&run(&["uninstall", "--all"]), 0), "it is not installed in any client\n");
+    assert_eq!(said(&run(&["uninstall", "--all"]), 0), "Windlass is not installed in any client\n");
 }
 
 #[test]
-fn without_any_client_all_says_which_names_there_are() {
+fn without_any_client_all_lists_the_valid_names() {
     let home = home();
     let output = home.windlass(&["install", "--all"]);
     said(&output, 1);

@@ -1,5 +1,5 @@
-//! Codex's word about each call's sandbox, through the real bridge: what a session may touch is what
-//! Codex says of the call, and a call whose sandbox is not understood does not run.
+//! The sandbox that Codex sends with each call, through the real bridge: it determines what a session may
+//! access, and a call with an unknown sandbox does not run.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ const KEY: &str = "codex/sandbox-state-meta";
 
 struct Place {
     node: TestNode,
-    /// Not below `/tmp`, where sessions have files of their own.
+    /// Not below `/tmp`, which is private in a session.
     home: tempfile::TempDir,
 }
 
@@ -37,7 +37,7 @@ impl Place {
         self.home.path().join("other")
     }
 
-    /// Codex's client, started anywhere but where it works.
+    /// A client like Codex, started in another directory than its workspace.
     async fn codex(&self, options: &[&str]) -> McpClient {
         let client = McpClient::builder(&self.node).name("codex-mcp-client");
         let client = options.iter().fold(client, |client, option| client.arg(option));
@@ -76,7 +76,7 @@ async fn call(client: &mut McpClient, code: &str, state: Value) -> Value {
     client.request("tools/call", params).await.unwrap().unwrap()
 }
 
-/// What came of writing each of these files, and whether it is there.
+/// The result of writing each of these files, and whether it exists.
 async fn write(client: &mut McpClient, paths: &[PathBuf], state: Value) -> Vec<bool> {
     let code = format!(
         "for path in {paths:?}:\n    \
@@ -84,7 +84,7 @@ async fn write(client: &mut McpClient, paths: &[PathBuf], state: Value) -> Vec<b
              except OSError as error: print('refused', error)\n"
     );
     let reply = call(client, &code, state).await;
-    // The last line may tell of a new session.
+    // The last line may report a new session.
     let lines = text_of(&reply).lines().filter(|line| !line.starts_with('['));
     let said: Vec<bool> = lines.map(|line| line.starts_with("wrote")).collect();
     let there: Vec<bool> = paths.iter().map(|path| path.exists()).collect();
@@ -105,7 +105,7 @@ async fn a_session_may_write_what_codex_says_of_the_call() {
     let more = [at(&place.work(), "write"), at(&place.other(), "write")];
     let wrote = write(&mut client, &paths[2..], place.managed(&more)).await;
     assert_eq!(wrote, [true]);
-    // And back: the mode that was changed last is the one that counts.
+    // And back: the most recent mode counts.
     let again = [place.work().join("made later")];
     assert_eq!(write(&mut client, &again, place.read_only()).await, [false]);
 }
@@ -165,7 +165,7 @@ async fn a_call_whose_sandbox_is_not_understood_does_not_run() {
 }
 
 #[tokio::test]
-async fn what_the_server_was_told_to_forbid_codex_does_not_allow() {
+async fn codex_cannot_allow_what_the_server_options_forbid() {
     let place = place();
     let mut client = place.codex(&["--policy", "read-only"]).await;
     let paths = [place.work().join("made")];

@@ -1,5 +1,4 @@
-//! The nursery: keepers are forked from it, live on without it, and it ends with its node, however
-//! that ends.
+//! The nursery: keepers are forked from it and survive it, and it ends with its node, whatever ends the node.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -16,7 +15,7 @@ use windlass_testkit::{PATIENCE, TestNode, processes, python, run_ok, within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// An ordinary user that every machine has.
+/// An ordinary user that exists on every machine.
 const NOBODY: u32 = 65534;
 
 async fn keeper_of(client: &Client, session: &SessionId) -> u32 {
@@ -29,7 +28,7 @@ fn nursery_of(node: &TestNode) -> u32 {
     nurseries[0]
 }
 
-/// Kills the node's nursery, and waits until it is gone.
+/// Kills the nursery of the node, and waits until it has exited.
 fn kill_nursery(node: &TestNode) -> u32 {
     let nursery = nursery_of(node);
     processes::kill(nursery);
@@ -47,7 +46,7 @@ async fn keepers_are_forked_and_have_nothing_of_their_nursery_open() {
             let session = node.session(&client).await.unwrap().id;
             assert_eq!(run_ok(&client, &session, "6 * 7").await, "42\n");
             let keeper = keeper_of(&client, &session).await;
-            // No program was run for it, so it has the arguments of its nursery.
+            // The keeper was forked without exec, so it has the arguments of its nursery.
             assert_eq!(processes::arguments(keeper)[1], "nursery");
             assert_eq!(processes::name(keeper).unwrap(), "windlass-keeper");
             descriptors.push(processes::descriptors(keeper).unwrap());
@@ -96,10 +95,11 @@ async fn sessions_live_on_without_their_nursery_and_the_next_one_has_another() {
 }
 
 #[tokio::test]
-async fn a_node_whose_nursery_does_not_live_starts_keepers_as_programs() {
+async fn a_node_whose_nursery_keeps_dying_starts_keepers_as_programs() {
     let node = TestNode::start(PROGRAM).await.unwrap();
     let client = node.client().await.unwrap();
-    // Deaths count as one accident each when they are far apart, as they may be on a slow machine.
+    // Deaths that are far apart count as separate accidents. On a slow machine they may be far apart, so this
+    // tries many times.
     let mut how = String::new();
     for _ in 0..20 {
         let session = node.session(&client).await.unwrap().id;
@@ -117,7 +117,7 @@ async fn a_node_whose_nursery_does_not_live_starts_keepers_as_programs() {
 }
 
 #[tokio::test]
-async fn a_node_that_goes_leaves_no_nursery() {
+async fn a_node_that_ends_leaves_no_nursery() {
     let mut node = TestNode::start(PROGRAM).await.unwrap();
     for killed in [false, true] {
         let client = node.client().await.unwrap();
@@ -130,7 +130,7 @@ async fn a_node_that_goes_leaves_no_nursery() {
             node.stop(StopSessions::Keep).await.unwrap();
         }
         assert!(processes::wait_gone(nursery, PATIENCE), "killed: {killed}");
-        // Its keepers are not its to end.
+        // The nursery does not end its keepers.
         node.restart().await.unwrap();
         let client = node.client().await.unwrap();
         assert_eq!(run_ok(&client, &session, "print(x)").await, "5\n");
@@ -173,7 +173,7 @@ fn user_namespace(pid: u32) -> PathBuf {
     fs::read_link(format!("/proc/{pid}/ns/user")).unwrap()
 }
 
-/// Directories of an ordinary user's node.
+/// The directories of the node of an ordinary user.
 struct Place {
     dir: tempfile::TempDir,
 }
@@ -221,7 +221,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A command that is killed, at the latest when the test ends.
+/// A command that is killed at the latest when the test ends.
 struct Running(Child);
 
 impl Drop for Running {

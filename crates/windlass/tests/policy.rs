@@ -1,4 +1,4 @@
-//! The commands about policies and the machine: what they say, and that it is what sessions get.
+//! The commands about policies and the machine: their output, and that sessions get what it says.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use windlass_testkit::{TestNode, python};
 
-/// Directories of the test's own, with a home and a repository to work in. The home is not below
-/// `/tmp`, where sessions have files of their own.
+/// Private directories with a home and a repository as workspace. The home is not below `/tmp`, which is
+/// private in a session.
 struct Place {
     node: TestNode,
     home: tempfile::TempDir,
@@ -66,7 +66,7 @@ fn state<'a>(controls: &'a Value, control: &str) -> &'a str {
 }
 
 #[test]
-fn show_says_what_a_policy_amounts_to_without_a_node() {
+fn show_reports_how_a_policy_is_enforced_without_a_node() {
     let place = place();
     let args = ["policy", "show", "--json", "--isolation=landlock", "--memory=1G", "--hide=keys"];
     let shown = json(&windlass(&place, &args), 0);
@@ -85,7 +85,7 @@ fn show_says_what_a_policy_amounts_to_without_a_node() {
 }
 
 #[test]
-fn explain_says_it_in_words() {
+fn explain_describes_the_policy_in_sentences() {
     let place = place();
     let said = text(&windlass(&place, &["policy", "explain", "--isolation=landlock"]), 0);
     for part in [
@@ -102,7 +102,7 @@ fn explain_says_it_in_words() {
 }
 
 #[test]
-fn options_of_run_are_the_policy_of_its_session() {
+fn options_of_run_set_the_policy_of_its_session() {
     let place = place();
     let python = python();
     let code = place.work().join("code.py");
@@ -115,7 +115,7 @@ fn options_of_run_are_the_policy_of_its_session() {
     let confined = run(&[]);
     assert_eq!(confined.status.code(), Some(1));
     assert!(!text(&confined, 1).contains("secret"));
-    // Nothing is confined, because it was asked for by name.
+    // No confinement, because the command requested it by name.
     let open = run(&["--isolation=none", "--keep"]);
     assert_eq!(text(&open, 0), "secret\n");
     let note = String::from_utf8_lossy(&open.stderr).into_owned();
@@ -125,7 +125,7 @@ fn options_of_run_are_the_policy_of_its_session() {
     assert_eq!(shown["isolation"], "none");
     assert_eq!(state(&shown["controls"], "hidden"), "not_enforced");
 
-    // A home below /tmp is not there at all: that directory is the session's own.
+    // A home below /tmp does not exist in the session: that directory is private.
     if !place.home.path().starts_with("/tmp") {
         assert_eq!(text(&run(&["--show=~/.ssh"]), 0), "secret\n");
     }
@@ -138,7 +138,7 @@ fn options_of_run_are_the_policy_of_its_session() {
 }
 
 #[test]
-fn doctor_tries_each_level_and_says_what_was_refused() {
+fn doctor_tests_each_level_and_reports_what_was_refused() {
     let place = place();
     let found = windlass(&place, &["doctor", "--json"]);
     let code = found.status.code().unwrap();
@@ -160,7 +160,7 @@ fn doctor_tries_each_level_and_says_what_was_refused() {
     let programs = report["programs"].as_array().unwrap();
     let python = programs.iter().find(|program| program["name"] == "python3").unwrap();
     assert!(python["version"].as_str().unwrap().starts_with("3."), "{python}");
-    // It left nothing behind: no node, no canary's file.
+    // It left nothing behind: no node, no file of a canary.
     assert!(!place.node.dirs().socket().exists());
     let left: Vec<_> = std::fs::read_dir(place.work().join(".git")).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");

@@ -2,10 +2,10 @@
 //
 // Written by `cargo xtask api` from docs/openapi.json; not to be changed by hand.
 
-/** Every answer that is not a success. */
+/** The reply of every request that fails. */
 export interface ApiError {
   code: ErrorCode;
-  /** What happened, for a person. */
+  /** What happened, for people. */
   message: string;
   /** What to do about it. */
   remedy: string;
@@ -13,14 +13,14 @@ export interface ApiError {
   retryable: boolean;
 }
 
-/** A host tool call's number, the worker's own. A fresh worker counts from 1 again, so only a turn and a call together name one. */
+/** The number of a host tool call, which the worker assigns. A fresh worker starts from 1 again, so only turn and call together identify a call. */
 export type CallNo = number;
 
-/** Something of the original from before a fork that the fork does not keep from the twin: it could signal the twin, and read and write the twin's memory. */
+/** A thread or process of the original from before a fork that the fork does not separate from the twin. It can signal the twin, and read and write the twin's memory. */
 export interface CanReach {
-  /** Its number in the session, and the name of its program. */
+  /** The thread or process id in the session, and the name of the program. */
   name: string;
-  /** `thread` or `process`; `more` where the list was cut off. */
+  /** `thread` or `process`; `more` if the list was cut. */
   what: string;
 }
 
@@ -30,85 +30,85 @@ export interface Confinement {
   isolation: Isolation;
 }
 
-/** One thing that a policy can ask for. */
+/** One restriction that a policy can request. */
 export type Control = "read" | "write" | "hidden" | "protected" | "network" | "sockets" | "processes" | "ipc" | "privileges" | "syscalls" | "devices" | "environment" | "memory" | "cpu" | "process_count" | "open_files" | "file_size" | "disk" | "wall_time";
 
 /** A control of one session. */
 export interface ControlReport {
   control: Control;
-  /** By what it is enforced, or why it is not. */
+  /** The mechanism that enforces the control, or the reason why it is not enforced. */
   mechanism?: string;
-  /** What would make it enforced here. */
+  /** What the user can do so that the control is enforced on this machine. */
   remedy?: string | null;
   state: ControlState;
-  /** A canary inside the sandbox tried what is forbidden, and was refused. */
+  /** A self-test inside the sandbox tried the forbidden operation and was refused. */
   tested?: boolean;
 }
 
-/** What became of a control. */
+/** The state of a control. */
 export type ControlState = "enforced" | "not_enforced" | "not_asked";
 
 /** Which directories of a workspace a fork copies. */
 export type CopyScope = "needed" | "all";
 
-/** A new session. */
+/** The request for a new session. */
 export interface CreateSession {
-  /** How long a turn may run that has no deadline of its own. Default: the node's, a day unless it was started with another. */
+  /** The deadline of turns that set none themselves. Default: the node's deadline, one day unless the node was started with another. */
   deadline_ms?: number | null;
   /** Environment variables to add. */
   env?: Record<string, string>;
-  /** A name of the client's choice; made by the node when absent. */
+  /** The session's id. Default: the node generates one. */
   id?: SessionId | null;
-  /** Seconds without a client and without a turn after which the session ends; 0: never. Default: the node's, a day unless it was started with another. */
+  /** The idle timeout: the session ends after this many seconds without a client and without a turn. 0: never. Default: the node's idle timeout, one day unless the node was started with another. */
   idle_s?: number | null;
-  /** The interpreter, or a virtual environment's directory. Default: the nearest `.venv` at or above the workspace, then the one on PATH. */
+  /** The interpreter, or the directory of a virtual environment. Default: the nearest `.venv` at or above the workspace, else the interpreter on PATH. */
   interpreter?: string | null;
-  /** How long an interrupted turn may take to stop before its worker is killed. */
+  /** How long an interrupted turn may take to stop. After that, its worker is killed. */
   interrupt_grace_ms?: number | null;
-  /** Output bytes the journal keeps for the session. */
+  /** Output bytes that the journal keeps for the session. */
   output_quota_bytes?: number | null;
-  /** Whose session it is: a tool host may offer its tools to all of one owner's. */
+  /** The owner of the session. A tool host can offer its tools to all sessions of one owner. */
   owner?: Owner | null;
-  /** What the code may touch. Default: the preset `workspace`. */
+  /** What the code may access. Default: the preset `workspace`. */
   policy?: PolicyRequest | null;
-  /** The session's first turn: whoever learns the id queues behind it. */
+  /** The session's first turn. It runs before any turn of another client that knows the id. */
   turn?: SubmitTurn | null;
-  /** Which kind of worker. Default: `python`. */
+  /** The kind of worker. Default: `python`. */
   worker?: string | null;
-  /** The directory the code works in. Default: a fresh one of the session's own. */
+  /** The directory that the code works in. Default: a new directory for this session. */
   workspace?: string | null;
 }
 
-/** What `POST /v1/sessions` answers. */
+/** The reply of `POST /v1/sessions`. */
 export interface Created {
   session: Session;
-  /** The first turn, when one was given. */
+  /** The first turn, if the request has one. */
   turn?: Turn | null;
 }
 
-/** What something on the disk is. */
+/** The kind of data on the disk. */
 export type DiskKind = "journals_live" | "journals_ended" | "workspaces_live" | "workspaces_ended" | "fork_copies" | "temporary" | "leftovers" | "environments" | "index" | "logs" | "other";
 
-/** What one kind takes. */
+/** The disk usage of one kind of data. */
 export interface DiskShare {
-  /** Blocks on the disk, not lengths of files. A file with several names counts once. */
+  /** Allocated blocks in bytes, not file lengths. A file with several hard links counts once. */
   bytes: number;
-  /** Files and directories. */
+  /** Number of files and directories. */
   entries: number;
   kind: DiskKind;
 }
 
-/** What `GET /v1/node/disk` answers. */
+/** The reply of `GET /v1/node/disk`. */
 export interface DiskUse {
-  /** All of them together. */
+  /** Total bytes of all kinds. */
   bytes: number;
-  /** False where a directory could not be read, or looking took too long: there is more then. */
+  /** False if a directory could not be read or the measurement took too long. The usage is then higher. */
   complete: boolean;
-  /** Every kind, also those that take nothing. */
+  /** All kinds, including those without data. */
   kinds: DiskShare[];
-  /** Seconds for which ended sessions are kept. */
+  /** How many seconds ended sessions are kept. */
   retain_age_s: number;
-  /** What all journals and the workspaces of ended sessions may take together. */
+  /** Maximum total bytes of all journals and of the workspaces of ended sessions. */
   retain_bytes: number;
   state_dir: string;
 }
@@ -118,33 +118,33 @@ export interface DisplayRef {
   bytes: number;
   id?: string | null;
   mime: string;
-  /** The event that completed it. */
+  /** The event that completed the display. */
   seq: Seq;
 }
 
 /** Why output bytes are missing. */
 export type DropReason = "quota" | "disk_full";
 
-/** Connections to one host and port with the same decision, added up. */
+/** The connections to one host and port with the same decision, added up. */
 export interface EgressDecision {
   allowed: boolean;
   count: number;
-  /** `*` where no host is to be named: too many connections at once, or too many hosts to list. */
+  /** The host. `*` if no host is named, because of too many connections at once or too many hosts to list. */
   host: string;
   last_at_ms: number;
   port: number;
-  /** Why it was refused, or why an allowed one failed; empty when all is well. */
+  /** Why the connection was refused, or why an allowed connection failed. Empty if there was no problem. */
   reason?: string;
   received_bytes: number;
   /** Bytes from the code to the host. */
   sent_bytes: number;
 }
 
-/** Every decision about a session's network, by host. Empty where the policy has no host list. */
+/** All egress decisions of a session, by host. Empty if the policy has no host list. */
 export interface EgressLog {
-  /** The latest first. */
+  /** The decisions, latest first. */
   decisions: EgressDecision[];
-  /** Since when it counts: the session's start, or a later start of the node. */
+  /** When counting began: the start of the session, or a later start of the node. */
   since_ms: number;
 }
 
@@ -153,41 +153,41 @@ export type EndReason = "closed" | "worker_exited" | "start_failed" | "wall_time
 
 /** How a session ended. */
 export interface Ended {
-  /** The figures of the reason, such as how long nobody used it. */
+  /** Details of the reason, for example how long the session was idle. */
   message?: string | null;
   reason: EndReason;
   receipt?: Receipt | null;
 }
 
-/** An environment as it is at this moment. */
+/** The current state of an environment. */
 export interface Environment {
-  /** As the file names it. */
+  /** The interpreter as the file names it. */
   interpreter: string;
   pool: PoolInfo;
   preload: string[];
-  /** The program that this is. */
+  /** The program that the name resolves to. */
   program?: string | null;
   zygote: ZygoteInfo;
 }
 
-/** Its answer. */
+/** The reply of `GET /v1/environments`. */
 export interface EnvironmentList {
   environments: Environment[];
-  /** Why the user's file is not used. */
+  /** Why the user's configuration file is not used. */
   error?: string | null;
 }
 
-/** The fencing token of a session's owner: a keeper obeys no node of a lower epoch. A node that takes a session over raises it. */
+/** The fencing token of a session's owner: a keeper obeys no node with a lower epoch. A node that takes over a session raises it. */
 export type Epoch = number;
 
-/** A failure's name, the same at every door and in the journal. */
+/** The code of a failure. It is the same at every door and in the journal. */
 export type ErrorCode = "bad_request" | "message_too_large" | "overloaded" | "session_not_found" | "session_exists" | "not_here" | "session_ended" | "session_busy" | "fork_refused" | "fork_limit" | "workspace_too_large" | "turn_not_found" | "turn_not_running" | "state_lost" | "limit_memory" | "limit_processes" | "limit_disk" | "limit_wall_time" | "not_enforceable" | "unauthorized" | "worker_failed" | "protocol_error" | "worker_died" | "keeper_lost" | "deadline_passed" | "unstoppable" | "session_closed" | "disk_full" | "file_not_found" | "file_conflict" | "path_refused" | "tool_not_found" | "tool_failed" | "tool_deadline_passed" | "tool_host_gone" | "tool_cancelled" | "would_deadlock" | "version_mismatch" | "shutting_down" | "already_running" | "not_found" | "internal";
 
-/** An event with its bytes: as text where they are UTF-8, else in base64. Large bodies are left out and can be read from `GET output` or `GET displays`. */
+/** An event with its body: as text if it is UTF-8, else in base64. Large bodies are left out; read them with `GET output` or `GET displays`. */
 export type EventItem = EventItemTurnAccepted | EventItemTakenOver | EventItemInterruptAsked | EventItemOutput | EventItemDisplay | EventItemStdinWait | EventItemToolCall | EventItemToolCancel | EventItemToolEnded | EventItemInputTaken | EventItemTurnEnded | EventItemWorkerReady | EventItemConfined | EventItemLimitReached | EventItemWorkerEnded | EventItemEgress | EventItemProtocolBroken | EventItemOutputDropped | EventItemMessagesDropped | EventItemSessionEnded;
 
 export interface EventItemConfined {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
   /** The body's length in bytes. */
@@ -195,277 +195,278 @@ export interface EventItemConfined {
   controls: ControlReport[];
   isolation: Isolation;
   kind: "confined";
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
   seq: Seq;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
 }
 
 export interface EventItemDisplay {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
   /** The body's length in bytes. */
   bytes?: number;
   id?: string | null;
   kind: "display";
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
   mime: string;
   more?: boolean;
   seq: Seq;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
-  /** Replaces the display with the same `id`. */
+  /** Whether it replaces the display with the same `id`. */
   update?: boolean;
 }
 
 export interface EventItemEgress {
   allowed: boolean;
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
   /** The body's length in bytes. */
   bytes?: number;
   host: string;
   kind: "egress";
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
   port: number;
   reason?: string;
   seq: Seq;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
 }
 
 export interface EventItemInputTaken {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
   bytes: number;
   kind: "input_taken";
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
   seq: Seq;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
 }
 
 export interface EventItemInterruptAsked {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
   /** The body's length in bytes. */
   bytes?: number;
   cause: StopCause;
   kind: "interrupt_asked";
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
   seq: Seq;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
 }
 
 export interface EventItemLimitReached {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
   /** The body's length in bytes. */
   bytes?: number;
   kind: "limit_reached";
   limit: Limit;
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
   message: string;
   seq: Seq;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
 }
 
 export interface EventItemMessagesDropped {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
   /** The body's length in bytes. */
   bytes?: number;
   count: number;
   kind: "messages_dropped";
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
   reason: string;
   seq: Seq;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
 }
 
 export interface EventItemOutput {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
-  /** Written by something that outlived its own turn. */
+  /** Whether a thread or process wrote it that outlived its turn. */
   background?: boolean;
   base64?: string | null;
   /** The body's length in bytes. */
   bytes?: number;
   kind: "output";
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
   seq: Seq;
   stream: Stream;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
 }
 
 export interface EventItemOutputDropped {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
   bytes: number;
   kind: "output_dropped";
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
   reason: DropReason;
   seq: Seq;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
 }
 
 export interface EventItemProtocolBroken {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
   /** The body's length in bytes. */
   bytes?: number;
   kind: "protocol_broken";
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
   message: string;
   seq: Seq;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
 }
 
 export interface EventItemSessionEnded {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
   /** The body's length in bytes. */
   bytes?: number;
   kind: "session_ended";
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
-  /** The figures of the reason, such as how long nobody used it. */
+  /** Details of the reason, for example how long the session was idle. */
   message?: string | null;
   reason: EndReason;
   receipt?: Receipt | null;
   seq: Seq;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
 }
 
 export interface EventItemStdinWait {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
   /** The body's length in bytes. */
   bytes?: number;
   kind: "stdin_wait";
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
   prompt: string;
   secret: boolean;
   seq: Seq;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
 }
 
 export interface EventItemTakenOver {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
   /** The body's length in bytes. */
   bytes?: number;
   epoch: Epoch;
   kind: "taken_over";
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
   seq: Seq;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
 }
 
 export interface EventItemToolCall {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
+  /** Bytes of arguments in this event. */
   bytes?: number;
   call: CallNo;
-  /** How long the code wants to wait for it. */
+  /** How long the code waits for the result. */
   deadline_ms?: number | null;
   kind: "tool_call";
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
   more?: boolean;
   name: string;
-  /** Bytes of arguments in the events before this one, and in this one. */
+  /** Bytes of arguments in the earlier events of this call. */
   offset?: number;
   seq: Seq;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
 }
 
 export interface EventItemToolCancel {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
   /** The body's length in bytes. */
   bytes?: number;
   call: CallNo;
   kind: "tool_cancel";
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
   seq: Seq;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
 }
 
 export interface EventItemToolEnded {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
-  /** Bytes of the answer. */
+  /** Bytes of the result. */
   bytes: number;
   call: CallNo;
-  /** Why it failed; absent when the tool itself did. */
+  /** Why the call failed. Absent if the tool itself failed. */
   code?: ErrorCode | null;
   kind: "tool_ended";
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
   ok: boolean;
   seq: Seq;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
   wall_ms: number;
 }
 
 export interface EventItemTurnAccepted {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
   /** The body's length in bytes. */
@@ -473,101 +474,101 @@ export interface EventItemTurnAccepted {
   deadline_ms?: number | null;
   id: TurnId;
   kind: "turn_accepted";
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
-  /** More of the code follows in the next event. */
+  /** Whether more of the code follows in the next event. */
   more?: boolean;
   seq: Seq;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
 }
 
 export interface EventItemTurnEnded {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
   /** The body's length in bytes. */
   bytes?: number;
   error?: TurnError | null;
   kind: "turn_ended";
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
   outcome: Outcome;
   receipt?: Receipt | null;
   seq: Seq;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
   usage?: Usage;
 }
 
 export interface EventItemWorkerEnded {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
   /** The body's length in bytes. */
   bytes?: number;
   cause: string;
   kind: "worker_ended";
-  /** The limit that ended it. */
+  /** The limit that ended the worker, if a limit did. */
   limit?: Limit | null;
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
-  /** The node had it replaced. The turn that was running on it, if any, is the event's turn. */
+  /** Whether the node requested the restart. The event's turn is the turn that ran on the worker, if any. */
   replaced?: boolean;
   seq: Seq;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
 }
 
 export interface EventItemWorkerReady {
-  /** When the node took it in: milliseconds since the Unix epoch. */
+  /** When the node took the event: milliseconds since the Unix epoch. */
   at_ms: number;
   base64?: string | null;
   /** The body's length in bytes. */
   bytes?: number;
-  /** What it can do, as it says. Absent in events of earlier releases. */
+  /** The capabilities that the worker declares. Absent in events of earlier releases. */
   capabilities?: string[] | null;
   kind: "worker_ready";
-  /** The keeper's own number for it; absent for what the node says itself. */
+  /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
   pid: number;
   restarts: number;
   seq: Seq;
   start?: StartedBy;
   text?: string | null;
-  /** The turn it belongs to; absent for facts of the session itself. */
+  /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
   worker: string;
 }
 
 /** Some events of a session, in order. */
 export interface Events {
-  /** Ask for events after this one next. */
+  /** The `after` of the next request. */
   after: Seq;
-  /** No event will follow these. */
+  /** Whether these are the last events of the session. */
   ended: boolean;
   events: EventItem[];
 }
 
-/** What was removed. */
+/** A file that was deleted. */
 export interface FileDeleted {
   path: string;
 }
 
 export interface FileEntry {
   bytes: number;
-  /** Of plain files: changes with every change of the file. */
+  /** Only for regular files. It changes with every change of the file. */
   etag?: string | null;
   kind: FileKind;
   modified_ms: number;
-  /** In the workspace, whatever directory was asked for. */
+  /** The path relative to the workspace, also if another directory was requested. */
   path: string;
 }
 
-/** Something happened to a file or directory below a watched one. */
+/** A change of a file or directory below a watched directory. */
 export interface FileEvent {
   kind: FileEventKind;
   path: string;
@@ -577,41 +578,41 @@ export type FileEventKind = "made" | "changed" | "removed" | "overflow";
 
 export type FileKind = "file" | "directory" | "link" | "other";
 
-/** Some of the files in a workspace, in order: a directory comes before what is in it, and names are compared byte by byte. */
+/** One page of the files in a workspace, in order. A directory comes before its contents. Names are compared byte by byte. */
 export interface FileList {
   entries: FileEntry[];
-  /** There are more: ask again with `after`, the last of these. */
+  /** Whether more entries follow. Request them with the last path of this page as `after`. */
   more: boolean;
 }
 
-/** A file as it was put in place. */
+/** A file that was written. */
 export interface FileWritten {
   bytes: number;
   etag: string;
   path: string;
 }
 
-/** A twin of a session. */
+/** The request for a twin of a session. */
 export interface ForkSession {
-  /** Which directories of the workspace are copied. Default: all but those that can be made or installed again. */
+  /** Which directories of the workspace are copied. Default: all except those that can be rebuilt or reinstalled. */
   copy?: CopyScope;
-  /** A name of the client's choice; made by the node when absent. */
+  /** The twin's id. Default: the node generates one. */
   id?: SessionId | null;
-  /** Whose session the twin is. Default: the original's owner. */
+  /** The owner of the twin. Default: the original's owner. */
   owner?: Owner | null;
 }
 
-/** What `POST /v1/sessions/{session}/fork` answers. */
+/** The reply of `POST /v1/sessions/{session}/fork`. */
 export interface ForkedSession {
-  /** Threads and processes from before the fork that could still reach the twin. Empty for most forks, and where nothing confines the session. */
+  /** Threads and processes from before the fork that can still reach the twin. Empty for most forks, and for sessions without confinement. */
   can_reach?: CanReach[];
-  /** Directories of the workspace that the copy does not have, at most 64. `copy` with `all` copies them. */
+  /** Directories of the workspace that were not copied, at most 64. Fork with `copy: all` to copy them. */
   left_out?: LeftOutDirectory[];
-  /** How many more of these there are. */
+  /** Number of further directories that were not copied. */
   left_out_more?: number;
-  /** What the twin does not have, or has in common with the original. */
+  /** What the twin does not have, or shares with the original. */
   not_carried: NotCarried[];
-  /** The twin. Its workspace is a copy, at another path than the original's. */
+  /** The twin. Its workspace is a copy at another path. */
   session: Session;
 }
 
@@ -619,23 +620,23 @@ export interface Health {
   status: string;
 }
 
-/** How the keeper holds its process tree. */
+/** How the keeper holds the processes of its session together. */
 export type Hold = "pid_namespace" | "subreaper";
 
-/** Rules, any of which lets a host through. */
+/** A list of host rules. A host is allowed if any rule matches. */
 export type HostRules = string[];
 
-/** Where the journal's index is. It is made of the journal, so nothing is lost with it. */
+/** Where the journal's index is. The index is derived from the journal, so its loss loses no data. */
 export type IndexStorage = "file" | "memory";
 
 /** How strongly a session is confined. */
 export type Isolation = "full" | "landlock" | "none";
 
-/** A directory of the workspace that the twin's copy does not have. */
+/** A directory of the workspace that the fork did not copy. */
 export interface LeftOutDirectory {
-  /** Whether the copy has a link to the original's, which the twin can read and not write. */
+  /** Whether the copy has a symlink to the original's directory, which the twin can read but not write. */
   linked: boolean;
-  /** Relative to the workspace. */
+  /** The path relative to the workspace. */
   path: string;
   why: LeftOutReason;
 }
@@ -643,99 +644,99 @@ export interface LeftOutDirectory {
 /** Why a fork does not copy a directory. */
 export type LeftOutReason = "environment" | "packages" | "cache";
 
-/** A limit that a session ran into. */
+/** A limit that a session reached. */
 export type Limit = "memory" | "processes" | "disk" | "wall_time";
 
-/** What a session may use. Absent: no limit of Windlass's own. */
+/** The resource limits of a session. Absent: Windlass sets no limit. */
 export interface Limits {
-  /** Processor time: 100 is one core. */
+  /** CPU time: 100 is one core. */
   cpu_percent?: number | null;
-  /** What the workspace may grow by. */
+  /** By how much the workspace may grow. */
   disk_bytes?: number | null;
-  /** The largest file that it can write. */
+  /** The size of the largest file that the session can write. */
   file_bytes?: number | null;
-  /** Memory of all its processes together, its private `/tmp` included. */
+  /** Memory of all processes together, including the private `/tmp`. */
   memory_bytes?: number | null;
-  /** Open files of one process. */
+  /** Number of open files of one process. */
   open_files?: number | null;
-  /** Processes and threads at once. */
+  /** Number of processes and threads at the same time. */
   processes?: number | null;
-  /** The private `/tmp`, and as much again for `/dev/shm`. */
+  /** The size of the private `/tmp`. `/dev/shm` has the same size in addition. */
   tmp_bytes?: number | null;
   /** How long the session may live. */
   wall_s?: number | null;
 }
 
-/** An event's place in what one keeper has said, from 1. What node and keeper acknowledge by. */
+/** The sequence number of an event among the events of one keeper, from 1. The node acknowledges events by it. */
 export type LinkSeq = number;
 
-/** What of the network can be reached. */
+/** The network access of a session. */
 export type Network = "none" | "open" | NetworkHosts;
 
-/** These hosts, through the node's proxy. */
+/** Only these hosts, through the node's egress proxy. */
 export interface NetworkHosts {
-  /** These hosts, through the node's proxy. */
+  /** Only these hosts, through the node's egress proxy. */
   hosts: HostRules;
 }
 
-/** The node as it is now. */
+/** The current state of the node. */
 export interface NodeStatus {
   api: string;
   epoch: number;
-  /** Where its TCP door is, if it is open. */
+  /** The address of the TCP door. Absent if the door is closed. */
   listen?: string | null;
   pid: number;
   runtime_dir: string;
   sessions: number;
   started_at_ms: number;
   state_dir: string;
-  /** Absent where the node is of a release that does not say. */
+  /** Absent if the node is of an earlier release. */
   storage?: StateStorage | null;
   version: string;
 }
 
-/** Something that a fork leaves with the original. */
+/** An item that a fork leaves with the original. */
 export interface NotCarried {
-  /** Its name, as far as it has one. */
+  /** The name of the item, if it has one. */
   name: string;
-  /** `thread`, `process`, `socket`, `pipe`, `gpu`, `descriptor`; `file`, which the copy of the workspace does not have; or `shared_memory`, which both have in common from then on. */
+  /** `thread`, `process`, `socket`, `pipe`, `gpu`, `descriptor`; `file`, which the copy of the workspace does not have; or `shared_memory`, which original and twin share after the fork. */
   what: string;
 }
 
 /** How a turn ended. */
 export type Outcome = "ok" | "error" | "interrupted" | "timed_out" | "lost";
 
-/** A turn's output within a byte budget: its head, its tail, and what is between. */
+/** A turn's output within a byte budget: the head, the tail, and the number of bytes between them. */
 export interface OutputView {
-  /** The raw bytes in base64, where they are not UTF-8. */
+  /** The raw bytes in base64, if they are not UTF-8. */
   base64?: string | null;
-  /** Bytes of output in all. */
+  /** Total bytes of output. */
   bytes: number;
-  /** Where the turn's output starts in the session's, for `GET output?from=`. */
+  /** The offset of the turn's output in the session's output, for `GET output?from=`. */
   from: number;
   /** Bytes between head and tail that are not shown. */
   omitted_bytes?: number;
-  /** The shown text: all of it, or head, marker and tail. Bytes that are not UTF-8 show as U+FFFD. */
+  /** The whole text, or head, marker and tail. Bytes that are not UTF-8 are shown as U+FFFD. */
   text: string;
 }
 
-/** Whose sessions these are: a name that a client gives to those it makes, so that it can offer tools to all of them. */
+/** The owner of sessions: a name that a client gives to its sessions, so that it can offer tools to all of them. */
 export type Owner = string;
 
-/** A whole policy: nothing in it is left to a default. */
+/** A complete policy, without defaults to fill in. */
 export interface Policy {
-  /** Variables of the node's own environment that the code gets, besides the usual. */
+  /** Variables of the node's environment that the code gets, in addition to the default ones. */
   environment: string[];
-  /** What cannot be seen, wherever else it would be readable. */
+  /** Hidden paths. They cannot be read, even below a readable path. */
   hidden: string[];
-  /** Absent: the strongest that the machine can do. */
+  /** Absent: the strongest level that the machine supports. */
   isolation?: Isolation | null;
   limits: Limits;
   network: Network;
   preset: Preset;
-  /** Names directly below a writable root that can be read, and neither written, replaced nor made. */
+  /** Names directly below a writable root that can be read, but not written, replaced or created. */
   protected: string[];
-  /** What can be read, the workspace besides. `/` is the whole system. */
+  /** Readable paths, in addition to the workspace. `/` is the whole system. */
   readable: string[];
   /** Controls without which the session does not start. */
   required: Control[];
@@ -743,71 +744,71 @@ export interface Policy {
   tools?: ToolRule[];
   unix_sockets?: UnixSockets;
   workspace: WorkspaceAccess;
-  /** What can be written besides the workspace and the private directories. */
+  /** Writable paths, in addition to the workspace and the private directories. */
   writable: string[];
 }
 
-/** What a client asks for: a preset, and what differs from it. */
+/** The policy that a client requests: a preset, and the differences from it. */
 export interface PolicyRequest {
-  /** Besides the usual: variables of the node's own environment that the code gets. */
+  /** Variables of the node's environment that the code gets, in addition to the default ones. */
   environment?: string[];
-  /** Besides the preset's: what cannot be seen. */
+  /** Hidden paths, in addition to the preset's. */
   hidden?: string[];
-  /** Default: the strongest that the machine can do; never `none` unless it is named. */
+  /** Default: the strongest level that the machine supports, but never `none`. */
   isolation?: Isolation | null;
   limits?: Limits;
-  /** Instead of the preset's. */
+  /** The network access, instead of the preset's. */
   network?: Network | null;
   /** Default: `workspace`. */
   preset?: Preset | null;
-  /** Instead of the preset's: what can be read. Absolute paths, or `~/...`. */
+  /** Readable paths, instead of the preset's. Absolute, or `~/...`. */
   readable?: string[] | null;
-  /** Instead of the preset's: controls without which the session does not start. */
+  /** Controls without which the session does not start, instead of the preset's. */
   required?: Control[] | null;
-  /** Paths of the preset's hidden or protected lists that are not to be hidden or protected. */
+  /** Entries to remove from the preset's hidden and protected lists. */
   shown?: string[];
-  /** Tools of the node's MCP servers that the code may call: `files.read`, `files.*`, `*`. Default: none. Tools that a client offers to its own sessions need no leave. */
+  /** Tools of the node's MCP servers that the code may call: `files.read`, `files.*`, `*`. Default: none. Tools that a client offers to its own sessions need no rule. */
   tools?: ToolRule[];
   /** Default: `local`. */
   unix_sockets?: UnixSockets | null;
-  /** Besides the preset's: what can be written. */
+  /** Writable paths, in addition to the preset's. */
   writable?: string[];
 }
 
-/** Workers that wait. */
+/** The pool of an environment. */
 export interface PoolInfo {
   ready: number;
   size: number;
 }
 
-/** A policy to start from. */
+/** A predefined policy. */
 export type Preset = "read-only" | "workspace" | "open";
 
 /** What to remove. */
 export interface PruneRequest {
-  /** Only say what would be removed. */
+  /** Only report what would be removed. */
   dry_run?: boolean;
-  /** Of ended sessions only those that ended longer ago, in seconds; all of them when absent. What the node's own retention would remove goes in any case, and so do leftovers. */
+  /** Remove only sessions that ended more than this many seconds ago. Default: all ended sessions. Leftovers, and sessions that the node's retention would remove, are always removed. */
   older_than_s?: number | null;
 }
 
-/** What `POST /v1/node/prune` answers. */
+/** The reply of `POST /v1/node/prune`. */
 export interface Pruned {
-  /** What the disk got back, or would get back. */
+  /** Bytes that were freed, or would be. */
   bytes: number;
-  /** False where not all could be measured: a dry run may then have said too little. */
+  /** False if not everything could be measured. A dry run may then report too little. */
   complete: boolean;
-  /** Nothing was removed. */
+  /** True if nothing was removed, because the request was a dry run. */
   dry_run: boolean;
-  /** What could not be removed, with the reason. */
+  /** Items that could not be removed, with the reason. */
   failed: string[];
-  /** How many more there are. `bytes` counts them. */
+  /** Number of further removed items. `bytes` includes them. */
   more: number;
-  /** At most 1,000 of them, in the order in which they went. */
+  /** The removed items, at most 1,000, in the order of removal. */
   removed: PrunedItem[];
 }
 
-/** Something that was removed, or would be. */
+/** An item that was removed, or would be. */
 export interface PrunedItem {
   bytes: number;
   kind: DiskKind;
@@ -815,80 +816,80 @@ export interface PrunedItem {
   name: string;
 }
 
-/** What a loss cost: what was kept and what is gone. */
+/** The report of a loss: what was kept and what was lost. */
 export interface Receipt {
   kept: string[];
   lost: string[];
 }
 
-/** A line that holds the text. */
+/** A line that contains the text. */
 export interface SearchMatch {
-  /** The line around it, cut to 512 bytes. */
+  /** The line around the match, cut to 512 bytes. */
   line: string;
-  /** Where the match is in the session's output. */
+  /** The offset of the match in the session's output. */
   offset: number;
 }
 
 export interface SearchResult {
   matches: SearchMatch[];
-  /** More matches follow the last one. */
+  /** Whether more matches follow the last one. */
   more: boolean;
 }
 
-/** An event's place in its session, from 1. What clients see and resume from. */
+/** The sequence number of an event in its session, from 1. Clients resume from it. */
 export type Seq = number;
 
-/** A session as it is now. */
+/** The current state of a session. */
 export interface Session {
-  /** What the worker can do, as it says: `stdin`, `interrupt`, `display`, `tools`, `fork`. Absent until it is up. */
+  /** The capabilities that the worker declares: `stdin`, `interrupt`, `display`, `tools`, `fork`. Absent until the worker is ready. */
   capabilities?: string[] | null;
-  /** How the policy is enforced, once a worker was started under it. */
+  /** How the policy is enforced. Absent until a worker was started under it. */
   confinement?: Confinement | null;
   created_at_ms: number;
-  /** The deadline of its turns that have none of their own, where it was made with one. */
+  /** The default deadline of turns that the session was created with. Absent: the node's default. */
   deadline_ms?: number | null;
   ended?: Ended | null;
-  /** The session that it was forked from. */
+  /** The session that this session was forked from. */
   forked_from?: SessionId | null;
   hold?: Hold | null;
   id: SessionId;
-  /** Its idle timeout, where it was made with one; 0: it has none. */
+  /** The idle timeout that the session was created with. 0: none. Absent: the node's default. */
   idle_s?: number | null;
-  /** The keeper's process. */
+  /** The keeper's process id. */
   keeper_pid?: number | null;
-  /** Which kind of worker it has. */
+  /** The kind of worker. */
   kind?: string;
-  /** Worker messages that were not understood or came for another turn. */
+  /** Number of worker messages that were dropped: of an unknown kind, or for another turn. */
   messages_dropped: number;
   /** Output bytes produced so far. */
   output_bytes: number;
-  /** Output bytes produced and no longer kept. */
+  /** Output bytes that are no longer kept. */
   output_dropped_bytes: number;
-  /** Whose session it is. */
+  /** The owner of the session. */
   owner?: Owner | null;
-  /** What its code may touch. */
+  /** What the session's code may access. */
   policy?: Policy | null;
-  /** Fresh workers started after a loss. */
+  /** Number of workers started after the first. */
   restarts: number;
-  /** The last event. */
+  /** The sequence number of the last event. */
   seq: Seq;
-  /** How the worker was started, once it is up. */
+  /** How the worker was started. Absent until the worker is ready. */
   started_by?: StartedBy | null;
   state: SessionState;
   /** The running turn. */
   turn?: TurnId | null;
-  /** Turns accepted so far. */
+  /** Number of turns accepted so far. */
   turns: number;
-  /** Turns that wait behind it. */
+  /** Number of turns that wait behind the running one. */
   waiting: number;
-  /** What the worker calls itself; empty until it is up. */
+  /** The worker's name for itself. Empty until the worker is ready. */
   worker: string;
-  /** The worker's process, as the keeper numbers it. */
+  /** The worker's process id, in the keeper's pid namespace. */
   worker_pid?: number | null;
   workspace: string;
 }
 
-/** A session's name, unique in its node: chosen by the client or made by the node. It names a directory and a socket, so its characters are few. */
+/** The id of a session, unique in its node. The client chooses it, or the node generates it. A directory and a socket have this name, so few characters are allowed. */
 export type SessionId = string;
 
 export interface SessionList {
@@ -899,41 +900,41 @@ export type SessionState = "starting" | "idle" | "busy" | "awaiting_input" | "in
 
 export interface SessionTool {
   name: string;
-  /** How code calls it. */
+  /** How code calls the tool. */
   signature: string;
   summary: string;
 }
 
-/** What the code of a session may call. */
+/** The tools that a session's code may call. */
 export interface SessionTools {
-  /** There are more than these. */
+  /** Whether there are more tools. */
   more: boolean;
   tools: SessionTool[];
 }
 
-/** How a worker came to be. Its session is the same, whichever it was. */
+/** How a worker was started. The session behaves the same in every case. */
 export type StartedBy = "exec" | "zygote" | "pool" | "fork";
 
-/** The disk with the node's state. */
+/** The disk that holds the node's state. */
 export interface StateStorage {
-  /** Bytes that the node can still write there, if that can be found out. A node without room refuses new turns with `disk_full`. */
+  /** Bytes that the node can still write there. Absent if unknown. A node without disk space refuses new turns with `disk_full`. */
   free_bytes?: number | null;
   index: IndexStorage;
-  /** Lines of the node's log that could not be written since the node started. */
+  /** Number of log lines that the node could not write since it started. */
   log_lines_dropped: number;
 }
 
-/** What a turn asks for. */
+/** A turn's request for input. */
 export interface StdinWait {
   prompt: string;
-  /** Do not show or store the answer. */
+  /** Whether the input is a secret: do not show or store it. */
   secret: boolean;
 }
 
-/** Who wants a turn stopped. */
+/** Why a turn is stopped. */
 export type StopCause = "client" | "deadline";
 
-/** How the node is to stop. */
+/** How the node stops. */
 export interface StopNode {
   sessions: StopSessions;
 }
@@ -943,81 +944,81 @@ export type StopSessions = "end" | "keep";
 /** Where output came from. */
 export type Stream = "stdout" | "stderr" | "result" | "traceback";
 
-/** A turn to run. */
+/** The request to run a turn. */
 export interface SubmitTurn {
   code: string;
-  /** How long the turn may run, from when the worker gets it. Default: the session's, or the node's. */
+  /** How long the turn may run after the worker receives it. Default: the session's deadline, else the node's. */
   deadline_ms?: number | null;
-  /** A name of the client's choice: sending it twice runs it once. */
+  /** An id that the client chooses. A turn that is sent twice with the same id runs once. */
   id?: TurnId | null;
-  /** The most output bytes in the reply. */
+  /** Maximum output bytes in the reply. */
   output_bytes_max?: number | null;
-  /** How long the reply may wait for the turn to end or ask for input. Default 0. */
+  /** How long the reply may wait until the turn ends or asks for input. Default: 0. */
   wait_ms?: number;
 }
 
-/** `files.read`, `files.*` or `*`. */
+/** A tool rule: `files.read`, `files.*` or `*`. */
 export type ToolRule = string;
 
-/** A turn as it is now. */
+/** The current state of a turn. */
 export interface Turn {
   displays?: DisplayRef[];
   error?: TurnError | null;
   id: TurnId;
   number: TurnNo;
-  /** How it ended, once it has. */
+  /** How the turn ended. Absent until it ends. */
   outcome?: Outcome | null;
   output: OutputView;
   receipt?: Receipt | null;
   session: SessionId;
   state: TurnState;
-  /** What it waits for, while it does. */
+  /** The input that the turn waits for, while it waits. */
   stdin_wait?: StdinWait | null;
   usage?: Usage | null;
 }
 
 /** What went wrong in a turn. */
 export interface TurnError {
-  /** A stable code when Windlass ended the turn; absent when the code itself raised. */
+  /** A stable code if Windlass ended the turn. Absent if the code itself raised the error. */
   code?: ErrorCode | null;
   message: string;
-  /** The exception's class, or a short name of what happened. */
+  /** The class of the exception, or a short name of the failure. */
   name: string;
 }
 
-/** A turn's name, unique in its session: chosen by the client (then sending it twice runs it once) or its number in decimal. */
+/** The id of a turn, unique in its session. The client chooses it, or it is the turn's number in decimal. A turn that is sent twice with the same chosen id runs once. */
 export type TurnId = string;
 
 /** Input for a running turn. */
 export interface TurnInput {
-  /** Raw bytes, for what is not text. */
+  /** Raw bytes in base64, for input that is not text. */
   base64?: string | null;
-  /** No input follows. */
+  /** End of input: no more input follows. */
   eof?: boolean;
   text?: string | null;
 }
 
-/** A turn's place in its session, from 1, in the order accepted. Workers know turns by it. */
+/** The number of a turn in its session, from 1, in the order accepted. Workers know turns by this number. */
 export type TurnNo = number;
 
 export type TurnState = "waiting" | "running" | "awaiting_input" | "interrupting" | "ended";
 
-/** Which unix sockets the code can make. Connected pairs it always can. */
+/** Which Unix sockets the code can create. Connected pairs are always allowed. */
 export type UnixSockets = "local" | "none";
 
-/** What a turn cost. */
+/** The resources that a turn used. */
 export interface Usage {
-  /** Processor time of the worker process (and, for turns over 2 ms, of its ended children). */
+  /** CPU time of the worker process and, for turns over 2 ms, of its ended children. */
   cpu_ms: number;
   output_bytes: number;
-  /** The most memory the worker process has held so far in the session. */
+  /** Peak memory of the worker process so far in the session. */
   peak_rss_bytes: number;
   wall_ms: number;
 }
 
 export type WorkspaceAccess = "read" | "write";
 
-/** What a write-back did: all that it was asked for. */
+/** The result of a write-back. Either all requested changes are done, or none. */
 export interface WrittenBack {
   deleted: FileDeleted[];
   written: FileWritten[];
@@ -1025,12 +1026,12 @@ export interface WrittenBack {
 
 /** The process that an environment's workers are forked from. */
 export interface ZygoteInfo {
-  /** Why there is none. */
+  /** Why there is no zygote. */
   error?: string | null;
-  /** Modules that could not be imported, and why. */
+  /** Modules that could not be imported, with the reason. */
   missing?: string[];
   pid?: number | null;
-  /** What it takes, counting what it shares with its workers as its share. */
+  /** Proportional set size: memory shared with workers counts in proportion. */
   pss_kib?: number | null;
   state: ZygoteState;
 }

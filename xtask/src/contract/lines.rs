@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::report::TestCase;
+use super::report::ContractTest;
 
 /// One promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub fn number_of(test: &str) -> Option<u8> {
 }
 
 /// Tests whose name has no number of a line.
-pub fn unknown(cases: &[TestCase], lines: &[ContractLine]) -> Vec<String> {
+pub fn unknown(cases: &[ContractTest], lines: &[ContractLine]) -> Vec<String> {
     let known = |name: &str| {
         number_of(name).is_some_and(|number| lines.iter().any(|line| line.number == number))
     };

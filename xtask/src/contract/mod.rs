@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use self::lines::ContractLine;
-use self::report::TestCase;
+use self::report::ContractTest;
 use crate::RunVerdict;
 use crate::load::Load;
 use crate::workspace;
@@ -70,7 +70,7 @@ enum LineResult {
 }
 
 impl LineResult {
-    fn of(case: &TestCase) -> Self {
+    fn of(case: &ContractTest) -> Self {
         match (case.passed, &case.skipped) {
             (false, _) => Self::Failed,
             (true, Some(_)) => Self::Skipped,
@@ -132,7 +132,7 @@ fn nextest() -> Command {
 
 /// Runs the tests once. A failed test is part of the result. An error means that nextest could not run the
 /// tests.
-fn run_once(numbers: &[u8]) -> Result<Vec<TestCase>> {
+fn run_once(numbers: &[u8]) -> Result<Vec<ContractTest>> {
     let report = workspace::root().join(REPORTS).join(PROFILE).join("junit.xml");
     // nextest writes no report if no test matches. An old report must not be taken for this run's.
     match fs::remove_file(&report) {
@@ -158,7 +158,7 @@ fn run_once(numbers: &[u8]) -> Result<Vec<TestCase>> {
 
 /// Adds the results of one run. A line passes if all its tests pass. It is skipped if one of them could not
 /// run.
-fn tally(tallies: &mut BTreeMap<u8, Tally>, cases: &[TestCase]) {
+fn tally(tallies: &mut BTreeMap<u8, Tally>, cases: &[ContractTest]) {
     let mut run: BTreeMap<u8, (LineResult, Duration)> = BTreeMap::new();
     for case in cases {
         let Some(number) = lines::number_of(&case.name) else { continue };
@@ -253,9 +253,9 @@ fn is_expected(number: u8) -> bool {
 mod tests {
     use super::*;
 
-    fn case(name: &str, passed: bool, millis: u64) -> TestCase {
+    fn case(name: &str, passed: bool, millis: u64) -> ContractTest {
         let (time, reason) = (Duration::from_millis(millis), format!("{millis} ms"));
-        TestCase { name: name.to_owned(), passed, skipped: None, time, reason }
+        ContractTest { name: name.to_owned(), passed, skipped: None, time, reason }
     }
 
     #[test]
@@ -280,8 +280,8 @@ mod tests {
     fn a_line_with_a_test_that_could_not_run_is_skipped() {
         let mut tallies = BTreeMap::new();
         let skipped = Some("no disk".to_owned());
-        let without = TestCase { skipped, ..case("contract_31_full", true, 5) };
-        let also = TestCase { name: "contract_32_cut".to_owned(), ..without.clone() };
+        let without = ContractTest { skipped, ..case("contract_31_full", true, 5) };
+        let also = ContractTest { name: "contract_32_cut".to_owned(), ..without.clone() };
         tally(
             &mut tallies,
             &[case("contract_31_a", true, 1), without, case("contract_32_b", false, 1), also],

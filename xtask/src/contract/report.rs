@@ -1,9 +1,9 @@
-//! Reads nextest's JUnit report: the name, time and result of each test. This is no general XML parser: it
-//! relies on nextest, which always escapes text.
+//! Reads nextest's JUnit report: the name, time and result of each test.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use quick_junit::{Report, TestCase, TestCaseStatus};
 
 /// The most characters of a failure message. The output of the test has the rest.
 const REASON_CHARS_MAX: usize = 1000;
@@ -13,7 +13,7 @@ const SKIP_MARK: &str = "contract-skip: ";
 
 /// One test of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TestCase {
+pub struct ContractTest {
     pub name: String,
     pub passed: bool,
     /// Why the test, or a part of it, could not run here.
@@ -23,53 +23,42 @@ pub struct TestCase {
     pub reason: String,
 }
 
-pub fn parse(xml: &str) -> Result<Vec<TestCase>> {
-    // Escaped text has no `<`, so this is always the element.
-    xml.split("<testcase ").skip(1).map(case).collect()
+pub fn parse(xml: &str) -> Result<Vec<ContractTest>> {
+    let report =
+        Report::deserialize_from_str(xml).context("cannot parse nextest's JUnit report")?;
+    let cases = report.test_suites.into_iter().flat_map(|suite| suite.test_cases);
+    Ok(cases.map(ContractTest::from).collect())
 }
 
-/// Reads the text from one `<testcase ` to the next.
-fn case(text: &str) -> Result<TestCase> {
-    let end = text.find('>').context("the JUnit report ends within a test")?;
-    let (tag, rest) = text.split_at(end);
-    let name = attribute(tag, "name").context("the JUnit report has a test without a name")?;
-    let time = attribute(tag, "time").and_then(|time| time.parse().ok()).unwrap_or(0.0);
-    let body = if tag.ends_with('/') { "" } else { rest.split("</testcase>").next().unwrap_or("") };
-    let passed = !["<failure", "<error", "<skipped"].iter().any(|element| body.contains(element));
-    let time = Duration::try_from_secs_f64(time)?;
-    let skipped = skip_reason(body);
-    Ok(TestCase { name: name.to_owned(), passed, skipped, time, reason: reason(body) })
+impl From<TestCase> for ContractTest {
+    fn from(case: TestCase) -> Self {
+        let reason = match &case.status {
+            TestCaseStatus::NonSuccess { description: Some(text), .. } => reason(text.as_str()),
+            _ => String::new(),
+        };
+        Self {
+            passed: matches!(case.status, TestCaseStatus::Success { .. }),
+            skipped: case.system_out.and_then(|output| skip_reason(output.as_str())),
+            time: case.time.unwrap_or_default(),
+            name: case.name.into_string(),
+            reason,
+        }
+    }
 }
 
 /// The first reason that the test gave for not running (`windlass_testkit::skip`).
-fn skip_reason(body: &str) -> Option<String> {
-    let (_, output) = body.split_once("<system-out>")?;
-    let output = output.split("</system-out>").next()?;
+fn skip_reason(output: &str) -> Option<String> {
     let reason = output.lines().find_map(|line| line.trim_start().strip_prefix(SKIP_MARK))?;
-    Some(plain(reason.trim()))
+    Some(shortened(reason))
 }
 
 /// The panic message of a test, without the backtrace.
-fn reason(body: &str) -> String {
-    let Some((_, failure)) = body.split_once("<failure") else { return String::new() };
-    let text = failure.split_once('>').map_or("", |(_, text)| text);
-    let text = text.split('<').next().unwrap_or_default();
-    let text = text.split("\nstack backtrace:").next().unwrap_or_default();
-    plain(text.trim())
+fn reason(text: &str) -> String {
+    shortened(text.split("\nstack backtrace:").next().unwrap_or_default())
 }
 
-/// Text without XML escapes, cut to [`REASON_CHARS_MAX`].
-fn plain(text: &str) -> String {
-    let plain = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&apos;", "'"), ("&amp;", "&")]
-        .iter()
-        .fold(text.to_owned(), |text, (escaped, plain)| text.replace(escaped, plain));
-    plain.chars().take(REASON_CHARS_MAX).collect()
-}
-
-fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {
-    let mark = format!("{name}=\"");
-    let at = tag.match_indices(&mark).find(|(at, _)| *at == 0 || tag[..*at].ends_with(' '))?.0;
-    tag[at + mark.len()..].split('"').next()
+fn shortened(text: &str) -> String {
+    text.trim().chars().take(REASON_CHARS_MAX).collect()
 }
 
 #[cfg(test)]
@@ -81,7 +70,7 @@ mod tests {
         let xml = r#"<?xml version="1.0" encoding="UTF-8"?>
 <testsuites name="nextest-run" tests="2" failures="1">
     <testsuite name="windlass::turns" tests="2">
-        <testcase name="contract_01_a" classname="windlass::turns" timestamp="x" time="0.250">
+        <testcase name="contract_01_a" classname="windlass::turns" time="0.250">
         </testcase>
         <testcase name="m::contract_02_b" classname="windlass::turns" time="1.5">
             <failure type="test failure">&lt;testcase name=&quot;no&quot;&gt;
@@ -104,12 +93,13 @@ stack backtrace:
 
     #[test]
     fn a_test_that_says_so_is_skipped() {
-        let xml = r#"<testcase name="contract_01_a" time="0.1">
+        let xml = r#"<testsuites><testsuite name="a"><testcase name="contract_01_a" time="0.1">
             <system-out>running 1 test
 contract-skip: no &lt;cgroup&gt; here
 test contract_01_a ... ok</system-out>
         </testcase>
-        <testcase name="contract_02_b" time="0.1"><system-out>fine</system-out></testcase>"#;
+        <testcase name="contract_02_b" time="0.1"><system-out>fine</system-out></testcase>
+        </testsuite></testsuites>"#;
         let cases = parse(xml).unwrap();
         let skipped: Vec<_> = cases.iter().map(|case| case.skipped.as_deref()).collect();
         assert_eq!(skipped, [Some("no <cgroup> here"), None]);

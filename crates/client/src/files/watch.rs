@@ -18,23 +18,20 @@ pub struct FileWatch {
     parser: SseParser,
 }
 
-impl Client {
-    /// Watches a directory of the workspace and everything below it. An empty path is the workspace
-    /// itself. Events that happen after this function returned are reported.
-    pub async fn watch_files(
-        &self,
+impl FileWatch {
+    /// Opens the watch of [`Client::watch_files`].
+    pub(super) async fn open(
+        client: &Client,
         session: &SessionId,
         path: &str,
-    ) -> Result<FileWatch, ClientError> {
+    ) -> Result<Self, ClientError> {
         let asked = RequestPath::new(&["sessions", session.as_str(), "files", "watch"])
             .text("path", Some(path).filter(|path| !path.is_empty()));
         let call = HttpCall::get(asked.done()).accepting("text/event-stream");
-        let (connection, body) = self.stream(&call).await?;
-        Ok(FileWatch { connection, body, parser: SseParser::default() })
+        let (connection, body) = client.stream(&call).await?;
+        Ok(Self { connection, body, parser: SseParser::default() })
     }
-}
 
-impl FileWatch {
     /// The next event; `None` when the session ended or the watched directory is gone. Events that
     /// happen without a connection are not reported later: watch again, then list.
     pub async fn next(&mut self) -> Result<Option<FileEvent>, ClientError> {

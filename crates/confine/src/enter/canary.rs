@@ -1,5 +1,5 @@
-//! Canaries: forbidden things, tried by the confined process itself just before it becomes the
-//! worker. Each is harmless should it succeed, and takes a few microseconds.
+//! Canaries: forbidden operations that the confined process tries just before it becomes the worker. Each
+//! canary is harmless if it succeeds, and takes a few microseconds.
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
@@ -14,45 +14,47 @@ use super::{PrepareError, c_path};
 use crate::plan::{Attempt, Plan};
 use windlass_protocol::confinement::Isolation;
 
-/// Canaries that one plan can have; a session's has a few, a thorough one more.
+/// Maximum number of canaries of one plan.
 pub(crate) const CANARIES_MAX: usize = 256;
 
-/// A bit for each.
+/// One bit for each canary.
 pub(crate) const RESULT_BYTES: usize = CANARIES_MAX / 8;
 
-/// An address that is nobody's (reserved for documents), tried for a route only.
-const NOBODY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 9);
+/// An address that is reserved for documentation. The canary only looks for a route to it.
+const UNUSED_ADDRESS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 9);
 
-/// The file that must not come to be.
-const NAME: &str = ".windlass-canary";
+/// The name of the file that a canary tries to create.
+const FILE_NAME: &str = ".windlass-canary";
 
 #[derive(Debug)]
 pub(crate) struct Canaries {
-    attempts: Vec<Prepared>,
-    /// The process that must not be reachable: the one that starts the worker. In a pid namespace of
-    /// its own the worker has no number for it at all.
+    attempts: Vec<PreparedCanary>,
+    /// The pid of the process that starts the worker: the worker must not be able to signal it. `None` at
+    /// level `full`, where the parent is outside the worker's pid namespace and has no pid in it.
     parent: Option<i32>,
 }
 
 #[derive(Debug)]
-struct Prepared {
+struct PreparedCanary {
     attempt: Attempt,
     path: CString,
-    /// The worker must not start if this one succeeds.
+    /// The worker must not start if this canary succeeds.
     required: bool,
 }
 
-/// What became of the canaries: a bit for each place in the plan, set for one that got through.
+/// The results of the canaries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Results {
+pub(crate) struct CanaryResults {
+    /// One bit for each canary of the plan, set if the canary succeeded.
     pub through: [u8; RESULT_BYTES],
+    /// A canary of a required control succeeded.
     pub required_failed: bool,
 }
 
-impl Results {
-    /// Whether the canary at a place in the plan got through.
-    pub fn is_through(&self, place: usize) -> bool {
-        self.through.get(place / 8).is_some_and(|bits| bits & (1 << (place % 8)) != 0)
+impl CanaryResults {
+    /// Whether the canary at an index of the plan succeeded.
+    pub fn is_through(&self, index: usize) -> bool {
+        self.through.get(index / 8).is_some_and(|bits| bits & (1 << (index % 8)) != 0)
     }
 }
 
@@ -67,31 +69,31 @@ impl Canaries {
                     Attempt::Read { path } | Attempt::Open { path } | Attempt::Write { path } => {
                         c_path(path)?
                     }
-                    Attempt::Create { directory } => c_path(&directory.join(NAME))?,
+                    Attempt::Create { directory } => c_path(&directory.join(FILE_NAME))?,
                     _ => CString::default(),
                 };
                 let required = plan.required.contains(&canary.control);
-                Ok(Prepared { attempt: canary.attempt.clone(), path, required })
+                Ok(PreparedCanary { attempt: canary.attempt.clone(), path, required })
             })
             .collect::<Result<_, std::ffi::NulError>>()?;
         let parent = (plan.isolation != Isolation::Full).then_some(keeper);
         Ok(Self { attempts, parent })
     }
 
-    /// Tries each of them.
-    pub fn run(&self) -> Results {
-        let mut results = Results { through: [0; RESULT_BYTES], required_failed: false };
-        for (place, canary) in self.attempts.iter().enumerate() {
+    /// Tries each canary.
+    pub fn run(&self) -> CanaryResults {
+        let mut results = CanaryResults { through: [0; RESULT_BYTES], required_failed: false };
+        for (index, canary) in self.attempts.iter().enumerate() {
             if self.succeeds(canary) {
-                results.through[place / 8] |= 1 << (place % 8);
+                results.through[index / 8] |= 1 << (index % 8);
                 results.required_failed |= canary.required;
             }
         }
         results
     }
 
-    /// Whether the forbidden thing could be done.
-    fn succeeds(&self, canary: &Prepared) -> bool {
+    /// Whether the forbidden operation succeeds.
+    fn succeeds(&self, canary: &PreparedCanary) -> bool {
         match &canary.attempt {
             Attempt::Read { .. } => can_read(&canary.path),
             Attempt::Open { .. } => can_open(&canary.path, OFlags::RDONLY),
@@ -103,7 +105,7 @@ impl Canaries {
                     .is_ok()
             }
             Attempt::UnixSocket => {
-                // The kernel makes datagram sockets of a SOCK_RAW pair, and these can send to any path.
+                // The kernel turns a SOCK_RAW pair into datagram sockets, which can send to any path.
                 let (unix, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
                 socket_with(unix, SocketType::STREAM, flags, None).is_ok()
                     || socketpair(unix, SocketType::RAW, flags, None).is_ok()
@@ -111,7 +113,7 @@ impl Canaries {
             Attempt::SignalParent => self.can_signal_parent(),
             Attempt::Capability => !has_none(),
             Attempt::UserNamespace => call(libc::SYS_unshare, libc::CLONE_NEWUSER.into()),
-            // All of these fail on their arguments too; only a refusal says EPERM.
+            // The arguments make these calls fail in any case; only a refusal by the filter gives EPERM.
             Attempt::Bpf => call(libc::SYS_bpf, -1),
             Attempt::Ptrace => call(libc::SYS_ptrace, -1),
             Attempt::Keyring => call(libc::SYS_keyctl, -1),
@@ -124,7 +126,7 @@ impl Canaries {
     fn can_signal_parent(&self) -> bool {
         match self.parent {
             Some(parent) => {
-                // SAFETY: signal 0 only asks.
+                // SAFETY: signal 0 only checks whether a signal could be sent.
                 let answer = unsafe { libc::kill(parent, 0) };
                 answer == 0
             }
@@ -138,7 +140,7 @@ fn can_open(path: &CStr, flags: OFlags) -> bool {
     rustix::fs::open(path, flags, Mode::empty()).is_ok()
 }
 
-/// Whether there is anything to read at the path: a file that opens, a directory with entries.
+/// Whether a file at the path can be opened, or a directory there has entries.
 fn can_read(path: &CStr) -> bool {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return false };
@@ -147,7 +149,7 @@ fn can_read(path: &CStr) -> bool {
     while let Some(entry) = entries.next() {
         match entry {
             Ok(entry) if [c".", c".."].contains(&entry.file_name()) => {}
-            // No directory: the file itself was opened.
+            // Not a directory: the file was opened.
             Ok(_) | Err(Errno::NOTDIR) => return true,
             Err(_) => return false,
         }
@@ -161,30 +163,30 @@ fn can_create(path: &CStr) -> bool {
     if created.is_ok() {
         let _ = rustix::fs::unlink(path);
     }
-    // Left there by another that got through.
+    // EEXIST: an earlier canary succeeded and left its file there.
     matches!(created, Ok(_) | Err(Errno::EXIST))
 }
 
-/// Connecting a datagram socket sends nothing: it only looks for a way.
+/// Connecting a datagram socket sends no packet: the kernel only looks for a route.
 fn has_route() -> bool {
     socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
-        .and_then(|socket| connect(&socket, &NOBODY))
+        .and_then(|socket| connect(&socket, &UNUSED_ADDRESS))
         .is_ok()
 }
 
-/// Whether segments of the machine's shared memory can be listed.
+/// Whether the process can list shared memory segments of the machine.
 fn sees_shared_memory() -> bool {
     const SHM_INFO: libc::c_long = 14;
     let mut info = [0u64; 32];
     // SAFETY: the buffer is larger than the structure that the kernel fills in.
     let highest = unsafe { libc::syscall(libc::SYS_shmctl, 0, SHM_INFO, info.as_mut_ptr()) };
-    // The first word is the number of segments; a namespace of its own has none.
+    // The first word is the number of segments; a new ipc namespace has none.
     highest >= 0 && info[0].to_ne_bytes()[..4] != [0; 4]
 }
 
-/// Whether a call is let through to the kernel.
+/// Whether the filter lets a system call pass.
 fn call(number: libc::c_long, argument: libc::c_long) -> bool {
-    // SAFETY: each call gets an argument that it refuses, or that passes no memory.
+    // SAFETY: each call gets an argument that makes it fail, or an argument that is no pointer.
     let answer = unsafe { libc::syscall(number, argument, 0, 0, 0, 0) };
     !(answer < 0 && matches!(last_errno(), Errno::PERM | Errno::NOSYS))
 }

@@ -1,5 +1,5 @@
-//! Landlock: three system calls. Rules are made inside the view, on mounts that exist only there,
-//! and without allocating; that is why no library makes them.
+//! Landlock: three system calls. Rules are made inside the view, for mounts that exist only there, and
+//! without allocating memory. Libraries for Landlock allocate, so this module uses none.
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -8,24 +8,27 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::rights::{check, last_errno};
-use super::{Failed, PrepareError, Step, c_path};
+use super::{ConfineStep, PrepareError, StepError, c_path};
 use crate::plan::{Ruleset, rights};
 
+/// A ruleset prepared in memory.
 #[derive(Debug)]
-pub(crate) struct Rules {
+pub(crate) struct PreparedRuleset {
     files: u64,
     network: u64,
     scopes: u64,
     rules: Vec<(CString, u64)>,
 }
 
+/// The kernel's `struct landlock_ruleset_attr`.
 #[repr(C)]
-struct Attributes {
+struct RulesetAttr {
     files: u64,
     network: u64,
     scopes: u64,
 }
 
+/// The kernel's `struct landlock_path_beneath_attr`.
 #[repr(C, packed)]
 struct PathBeneath {
     access: u64,
@@ -34,7 +37,7 @@ struct PathBeneath {
 
 const RULE_PATH_BENEATH: libc::c_int = 1;
 
-/// The kernel's Landlock version; 0 where there is none.
+/// The kernel's Landlock version; 0 if it has no Landlock.
 pub(crate) fn abi() -> u32 {
     const ASK_VERSION: libc::c_uint = 1;
     let nothing = std::ptr::null::<libc::c_void>();
@@ -44,8 +47,8 @@ pub(crate) fn abi() -> u32 {
     u32::try_from(version).unwrap_or(0)
 }
 
-/// Whether the kernel lets the threads of one process signal each other when their layers differ.
-/// The first kernels with a scope for signals did not (erratum 2 of Landlock).
+/// Whether threads of one process can signal each other when their Landlock layers differ. The first kernels
+/// with signal scopes refuse it (Landlock erratum 2).
 pub(crate) fn threads_may_signal() -> bool {
     const ASK_ERRATA: libc::c_uint = 1 << 1;
     const SCOPED_SIGNALS: libc::c_long = 1 << 1;
@@ -56,13 +59,13 @@ pub(crate) fn threads_may_signal() -> bool {
     errata > 0 && errata & SCOPED_SIGNALS != 0
 }
 
-/// Restricts the calling thread by a ruleset. One system call: also for a signal handler.
+/// Restricts the calling thread by a ruleset. It is one system call, so a signal handler can use it.
 pub(crate) fn restrict(ruleset: RawFd) -> Result<(), Errno> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0) })
 }
 
-impl Rules {
+impl PreparedRuleset {
     pub fn new(ruleset: &Ruleset) -> Result<Self, PrepareError> {
         let rules = ruleset
             .rules
@@ -73,24 +76,24 @@ impl Rules {
         Ok(Self { files, network, scopes, rules })
     }
 
-    /// Restricts the calling thread, which has given up gaining rights.
-    pub fn enforce(&self) -> Result<(), Failed> {
+    /// Restricts the calling thread, which has set `no_new_privs`.
+    pub fn enforce(&self) -> Result<(), StepError> {
         let ruleset = self.ruleset()?;
-        restrict(ruleset.as_raw_fd()).map_err(Failed::at(Step::Landlock))
+        restrict(ruleset.as_raw_fd()).map_err(StepError::at(ConfineStep::Landlock))
     }
 
-    /// The rules as the kernel has them, for any number of threads to restrict themselves by.
-    pub fn ruleset(&self) -> Result<OwnedFd, Failed> {
-        let failed = Failed::at(Step::Landlock);
+    /// Makes a ruleset in the kernel. Any number of threads can restrict themselves by it.
+    pub fn ruleset(&self) -> Result<OwnedFd, StepError> {
+        let failed = StepError::at(ConfineStep::Landlock);
         let ruleset = self.create().map_err(&failed)?;
-        for (place, (path, access)) in self.rules.iter().enumerate() {
+        for (index, (path, access)) in self.rules.iter().enumerate() {
             match add(&ruleset, path, access & self.files) {
                 Ok(()) => {}
-                // What is not there, or cannot be come to, needs no rule: without one it is closed.
+                // A path that is missing or cannot be reached needs no rule: without a rule it is closed.
                 Err(errno) if is_out_of_reach(errno) => {}
                 Err(errno) => {
-                    let place = u16::try_from(place).unwrap_or(u16::MAX);
-                    return Err(Failed { place, ..failed(errno) });
+                    let index = u16::try_from(index).unwrap_or(u16::MAX);
+                    return Err(StepError { index, ..failed(errno) });
                 }
             }
         }
@@ -99,8 +102,8 @@ impl Rules {
 
     fn create(&self) -> Result<OwnedFd, Errno> {
         let attributes =
-            Attributes { files: self.files, network: self.network, scopes: self.scopes };
-        // Older kernels know a shorter structure, and refuse a longer one that is not zero past it.
+            RulesetAttr { files: self.files, network: self.network, scopes: self.scopes };
+        // Older kernels have a shorter structure, and refuse a longer one unless the rest is zero.
         let size = match (self.scopes, self.network) {
             (0, 0) => 8,
             (0, _) => 16,
@@ -114,13 +117,13 @@ impl Rules {
         if fd < 0 {
             return Err(last_errno());
         }
-        // SAFETY: the kernel has just given us this descriptor.
+        // SAFETY: the kernel has just returned this descriptor.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }
 
-/// Errors that another user can cause at a path: it was removed or closed, or the server of its
-/// file system is gone.
+/// Errors that another user can cause at a path: the path was removed or made inaccessible, or the server of
+/// a network file system is gone.
 fn is_out_of_reach(errno: Errno) -> bool {
     matches!(
         errno,
@@ -134,10 +137,10 @@ fn is_out_of_reach(errno: Errno) -> bool {
     )
 }
 
-/// Opens a path name by name. A link on the way is no directory, and so an error.
+/// Opens a path component by component. A symlink on the way gives an error, because it is not a directory.
 fn open_by_names(path: &CString) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // `/proc/self` is a link of the kernel's own.
+    // `/proc/self` is a symlink that the kernel provides.
     if path.as_bytes().starts_with(b"/proc/") {
         return rustix::fs::open(path.as_c_str(), flags, Mode::empty());
     }
@@ -151,14 +154,15 @@ fn open_by_names(path: &CString) -> Result<OwnedFd, Errno> {
 fn add(ruleset: &OwnedFd, path: &CString, access: u64) -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let parent = match super::mounts::source(path) {
-        // A session's filter refuses `openat2`, and a session that is forked adds its layer behind it.
+        // A session's filter refuses `openat2`, and a session that forks a twin adds its layer under that
+        // filter.
         Err(Errno::NOSYS) => open_by_names(path)?,
-        // `/proc/self` is a link of the kernel's own.
+        // `/proc/self` is a symlink that the kernel provides.
         Err(Errno::LOOP) if path.as_bytes().starts_with(b"/proc/") => {
             rustix::fs::open(path.as_c_str(), flags, Mode::empty())?
         }
-        // A link opens nothing by itself: what it stands for has its own rule, or none. A link
-        // further up was put there after the plan was made.
+        // A symlink needs no rule: its target has a rule of its own, or none. A symlink in the middle of the
+        // path was put there after the plan was made.
         Err(Errno::LOOP) => return Ok(()),
         other => other?,
     };

@@ -1,21 +1,21 @@
-//! Limits that a process carries itself.
+//! Resource limits of the calling process (`setrlimit`).
 
 use rustix::io::Errno;
 
 use super::rights::check;
-use super::{Failed, Step};
+use super::{ConfineStep, StepError};
 use crate::plan::{Resource, Rlimit};
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limit {
+pub(super) struct RlimitSetting {
     resource: u32,
     most: u64,
 }
 
-pub(super) fn of(limits: &[Rlimit]) -> Vec<Limit> {
+pub(super) fn of(limits: &[Rlimit]) -> Vec<RlimitSetting> {
     limits
         .iter()
-        .map(|limit| Limit { resource: number(limit.resource), most: limit.most })
+        .map(|limit| RlimitSetting { resource: number(limit.resource), most: limit.most })
         .collect()
 }
 
@@ -29,18 +29,18 @@ fn number(resource: Resource) -> u32 {
     }
 }
 
-/// How eager the kernel is to end a session's process when the whole machine runs out of memory:
-/// before the node and the keepers, which are at 0.
+/// The OOM score of a session's processes. When the machine runs out of memory, the kernel ends them before
+/// the node and the keepers, which have 0.
 const OOM_SCORE: &[u8] = b"300";
 
-/// Lowers each limit; one that is lower already stays.
-pub(super) fn set(limits: &[Limit]) -> Result<(), Failed> {
-    // Raising it is always allowed; where /proc is not there, nothing is lost.
+/// Lowers each limit; a limit that is already lower stays as it is.
+pub(super) fn set(limits: &[RlimitSetting]) -> Result<(), StepError> {
+    // Raising the score is always allowed. Without /proc the default score stays, which is harmless.
     let _ = super::rights::write_file(c"/proc/self/oom_score_adj", OOM_SCORE);
-    limits.iter().try_for_each(lower).map_err(Failed::at(Step::Limits))
+    limits.iter().try_for_each(lower).map_err(StepError::at(ConfineStep::Limits))
 }
 
-fn lower(limit: &Limit) -> Result<(), Errno> {
+fn lower(limit: &RlimitSetting) -> Result<(), Errno> {
     let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is to a live value.
     check(unsafe { libc::getrlimit(limit.resource, &raw mut now) })?;

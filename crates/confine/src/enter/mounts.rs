@@ -1,6 +1,6 @@
-//! Building the view: a copy of the machine's mounts (or an empty root) beside the old one, changed
-//! as the plan says, and then entered. Paths are opened without following links, from descriptors:
-//! whoever can write to a directory on the way cannot lead a mount astray.
+//! Builds a view: a copy of the machine's mounts, or an empty root, changed as the plan says and then
+//! entered. Paths are opened from descriptors and without following symlinks, so a user who can write to a
+//! directory on the way cannot redirect a mount.
 
 mod calls;
 mod devices;
@@ -14,45 +14,47 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 pub(super) use self::calls::source;
-use self::calls::{Attributes, attach, clone_tree, make_tmpfs, set_attributes, target};
-use super::{Failed, PrepareError, Step, c_path, relative};
-use crate::plan::{Access, Kind, Mount};
+use self::calls::{MountFlags, attach, clone_tree, make_tmpfs, set_flags, target};
+use super::{ConfineStep, PrepareError, StepError, c_path, relative};
+use crate::plan::{Mount, MountAccess, PathKind};
 
-/// Where the new root is put together. It must exist everywhere, and nothing that is bound into
-/// the view lies below it.
-const BASE: &CStr = c"/proc";
+/// The mount point of the new root while it is built. It exists on every machine, and no path below it is
+/// bound into a view.
+const BUILD_AT: &CStr = c"/proc";
 
-/// The masks lie here while the view is built; the private `/dev` then covers them.
+/// The mount point of the masks while the view is built. The private `/dev` then covers them.
 const MASKS: &CStr = c"dev";
 
+/// The steps of a view, prepared in memory.
 #[derive(Debug)]
-pub(super) struct Mounts {
-    steps: Vec<Action>,
+pub(super) struct PreparedMounts {
+    steps: Vec<MountStep>,
 }
 
+/// A [`Mount`] with its paths as C strings.
 #[derive(Debug)]
-enum Action {
-    Machine { access: Access },
+enum MountStep {
+    Machine { access: MountAccess },
     Empty,
-    Bind { from: CString, to: Spot, kind: Kind, access: Access },
-    Hold { at: CString, access: Access },
-    Private { at: Spot, size: CString, mode: CString },
-    Hide { at: Spot },
-    Cover { at: Spot },
-    Shell { at: Spot },
+    Bind { from: CString, to: ViewPath, kind: PathKind, access: MountAccess },
+    Hold { at: CString, access: MountAccess },
+    Private { at: ViewPath, size: CString, mode: CString },
+    Hide { at: ViewPath },
+    Cover { at: ViewPath },
+    Shell { at: ViewPath },
     Link { at: CString, to: CString },
     Devices { shm_size: CString },
     Processes,
 }
 
-/// A place in the view, and the directories above it, for where they have to be made.
+/// A path in the view, and the directories above it, which may have to be created.
 #[derive(Debug)]
-struct Spot {
+struct ViewPath {
     path: CString,
     above: Vec<CString>,
 }
 
-impl Spot {
+impl ViewPath {
     fn new(path: &Path) -> Result<Self, std::ffi::NulError> {
         let mut above = path
             .ancestors()
@@ -65,119 +67,122 @@ impl Spot {
     }
 }
 
-/// `size=` of a tmpfs; 0 is no limit of its own.
+/// The `size=` option of a tmpfs; 0 means no limit.
 fn size(bytes: Option<u64>) -> CString {
     CString::new(bytes.unwrap_or(0).to_string()).expect("digits hold no NUL")
 }
 
-impl Mounts {
+impl PreparedMounts {
     pub fn new(view: &[Mount]) -> Result<Self, PrepareError> {
         let steps = view
             .iter()
             .map(|mount| {
                 Ok(match mount {
-                    Mount::Machine { access } => Action::Machine { access: *access },
-                    Mount::Empty => Action::Empty,
-                    Mount::Bind { path, kind, access } => Action::Bind {
+                    Mount::Machine { access } => MountStep::Machine { access: *access },
+                    Mount::Empty => MountStep::Empty,
+                    Mount::Bind { path, kind, access } => MountStep::Bind {
                         from: c_path(path)?,
-                        to: Spot::new(path)?,
+                        to: ViewPath::new(path)?,
                         kind: *kind,
                         access: *access,
                     },
                     Mount::Hold { path, access } => {
-                        Action::Hold { at: relative(path)?, access: *access }
+                        MountStep::Hold { at: relative(path)?, access: *access }
                     }
-                    Mount::Private { path, bytes, mode } => Action::Private {
-                        at: Spot::new(path)?,
+                    Mount::Private { path, bytes, mode } => MountStep::Private {
+                        at: ViewPath::new(path)?,
                         size: size(*bytes),
                         mode: CString::new(format!("{mode:o}"))?,
                     },
-                    Mount::Hide { path, .. } => Action::Hide { at: Spot::new(path)? },
-                    Mount::Cover { path } => Action::Cover { at: Spot::new(path)? },
-                    Mount::Shell { path } => Action::Shell { at: Spot::new(path)? },
+                    Mount::Hide { path, .. } => MountStep::Hide { at: ViewPath::new(path)? },
+                    Mount::Cover { path } => MountStep::Cover { at: ViewPath::new(path)? },
+                    Mount::Shell { path } => MountStep::Shell { at: ViewPath::new(path)? },
                     Mount::Link { path, target } => {
-                        Action::Link { at: relative(path)?, to: c_path(target)? }
+                        MountStep::Link { at: relative(path)?, to: c_path(target)? }
                     }
-                    Mount::Devices { shm_bytes } => Action::Devices { shm_size: size(*shm_bytes) },
-                    Mount::Processes => Action::Processes,
+                    Mount::Devices { shm_bytes } => {
+                        MountStep::Devices { shm_size: size(*shm_bytes) }
+                    }
+                    Mount::Processes => MountStep::Processes,
                 })
             })
             .collect::<Result<_, std::ffi::NulError>>()?;
         Ok(Self { steps })
     }
 
-    /// Builds the view and enters it. The caller is in a mount namespace of its own.
-    pub fn build(&self) -> Result<(), Failed> {
-        let begun = self.begin()?;
-        self.finish(&begun, &Self { steps: Vec::new() })
+    /// Builds the view and enters it. The caller is in a new mount namespace.
+    pub fn build(&self) -> Result<(), StepError> {
+        let view = self.begin()?;
+        self.finish(&view, &Self { steps: Vec::new() })
     }
 
-    /// Builds the view, beside the files as they are.
-    pub fn begin(&self) -> Result<Begun, Failed> {
-        calls::separate().map_err(Failed::at(Step::OwnMounts))?;
+    /// Builds the view without entering it.
+    pub fn begin(&self) -> Result<UnenteredView, StepError> {
+        calls::stop_propagation().map_err(StepError::at(ConfineStep::OwnMounts))?;
         let Some(first) = self.steps.first() else {
-            return Err(Failed::at(Step::Root)(Errno::INVAL));
+            return Err(StepError::at(ConfineStep::Root)(Errno::INVAL));
         };
-        let failed = Failed::at(Step::Root);
+        let failed = StepError::at(ConfineStep::Root);
         let root = make_root(first).map_err(&failed)?;
-        let masks = View { root: root.as_fd() }.make_masks().map_err(&failed)?;
-        let begun = Begun { root, masks };
-        for place in 1..self.steps.len() {
-            self.perform(&begun, place)?;
+        let masks = ViewRoot { root: root.as_fd() }.make_masks().map_err(&failed)?;
+        let view = UnenteredView { root, masks };
+        for index in 1..self.steps.len() {
+            self.perform(&view, index)?;
         }
-        Ok(begun)
+        Ok(view)
     }
 
-    /// Does what came late, too, and enters the view.
-    pub fn finish(&self, begun: &Begun, late: &Self) -> Result<(), Failed> {
-        for place in 0..late.steps.len() {
-            late.perform(begun, place)?;
+    /// Performs the steps of `late` and enters the view.
+    pub fn finish(&self, view: &UnenteredView, late: &Self) -> Result<(), StepError> {
+        for index in 0..late.steps.len() {
+            late.perform(view, index)?;
         }
-        let view = View { root: begun.root.as_fd() };
+        let root = ViewRoot { root: view.root.as_fd() };
         for step in &self.steps {
-            if let Action::Shell { at } = step {
-                view.seal(&at.path).map_err(Failed::at(Step::Private))?;
+            if let MountStep::Shell { at } = step {
+                root.seal(&at.path).map_err(StepError::at(ConfineStep::Private))?;
             }
         }
-        if matches!(self.steps.first(), Some(Action::Empty)) {
-            set_attributes(view.root, Attributes::READ_ONLY).map_err(Failed::at(Step::Root))?;
+        if matches!(self.steps.first(), Some(MountStep::Empty)) {
+            set_flags(root.root, MountFlags::READ_ONLY)
+                .map_err(StepError::at(ConfineStep::Root))?;
         }
-        calls::pivot(view.root).map_err(Failed::at(Step::Pivot))
+        calls::pivot(root.root).map_err(StepError::at(ConfineStep::Pivot))
     }
 
-    fn perform(&self, begun: &Begun, place: usize) -> Result<(), Failed> {
-        let view = View { root: begun.root.as_fd() };
-        view.perform(&self.steps[place], &begun.masks).map_err(|(step, errno)| Failed {
-            place: u16::try_from(place).unwrap_or(u16::MAX),
-            ..Failed::at(step)(errno)
+    fn perform(&self, view: &UnenteredView, index: usize) -> Result<(), StepError> {
+        let root = ViewRoot { root: view.root.as_fd() };
+        root.perform(&self.steps[index], &view.masks).map_err(|(step, errno)| StepError {
+            index: u16::try_from(index).unwrap_or(u16::MAX),
+            ..StepError::at(step)(errno)
         })
     }
 }
 
-/// A view that is not entered yet.
+/// A view that is built and not yet entered.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct UnenteredView {
     root: OwnedFd,
     masks: Masks,
 }
 
-fn make_root(first: &Action) -> Result<OwnedFd, Errno> {
+fn make_root(first: &MountStep) -> Result<OwnedFd, Errno> {
     let tree = match first {
-        Action::Machine { access } => {
+        MountStep::Machine { access } => {
             let machine = source(c"/")?;
             let tree = clone_tree(machine.as_fd())?;
             let attributes = match access {
-                Access::Read => Attributes::READ_ONLY,
-                Access::Write => Attributes::NO_SUID,
+                MountAccess::Read => MountFlags::READ_ONLY,
+                MountAccess::Write => MountFlags::NO_SUID,
             };
-            set_attributes(tree.as_fd(), attributes.with_all_below())?;
+            set_flags(tree.as_fd(), attributes.with_all_below())?;
             tree
         }
         _ => make_tmpfs(c"16777216", c"755")?,
     };
-    let base = rustix::fs::open(BASE, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let base = rustix::fs::open(BUILD_AT, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     attach(tree.as_fd(), base.as_fd())?;
-    // The descriptor of the tree stands for what is mounted now.
+    // The tree's descriptor now refers to the mounted root.
     for name in [c"dev", c"proc", c"tmp"] {
         match rustix::fs::mkdirat(&tree, name, Mode::from(0o755)) {
             Ok(()) | Err(Errno::EXIST | Errno::ROFS) => {}
@@ -187,7 +192,7 @@ fn make_root(first: &Action) -> Result<OwnedFd, Errno> {
     Ok(tree)
 }
 
-/// What is bound over hidden paths: nobody can open them, and nothing is in them.
+/// An empty directory and an empty file without access rights, which are bound over hidden paths.
 #[derive(Debug)]
 struct Masks {
     directory: OwnedFd,
@@ -207,11 +212,11 @@ fn file_type(file: &OwnedFd) -> Result<FileType, Errno> {
     Ok(FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode))
 }
 
-struct View<'a> {
+struct ViewRoot<'a> {
     root: BorrowedFd<'a>,
 }
 
-impl View<'_> {
+impl ViewRoot<'_> {
     fn make_masks(&self) -> Result<Masks, Errno> {
         let tmpfs = make_tmpfs(c"65536", c"700")?;
         attach(tmpfs.as_fd(), target(self.root, MASKS)?.as_fd())?;
@@ -226,114 +231,122 @@ impl View<'_> {
         Ok(Masks { directory: open(c"directory")?, file: open(c"file")? })
     }
 
-    fn perform(&self, step: &Action, masks: &Masks) -> Result<(), (Step, Errno)> {
-        let named = |step: Step| move |errno: Errno| (step, errno);
+    fn perform(&self, step: &MountStep, masks: &Masks) -> Result<(), (ConfineStep, Errno)> {
+        let named = |step: ConfineStep| move |errno: Errno| (step, errno);
         match step {
-            Action::Machine { .. } | Action::Empty => Ok(()),
-            Action::Bind { from, to, kind, access } => {
-                self.bind(from, to, *kind, *access).map_err(named(Step::Bind))
+            MountStep::Machine { .. } | MountStep::Empty => Ok(()),
+            MountStep::Bind { from, to, kind, access } => {
+                self.bind(from, to, *kind, *access).map_err(named(ConfineStep::Bind))
             }
-            Action::Hold { at, access } => self.hold(at, *access).map_err(named(Step::Hold)),
-            Action::Private { at, size, mode } => {
-                self.private(at, size, mode).map_err(named(Step::Private))
+            MountStep::Hold { at, access } => {
+                self.hold(at, *access).map_err(named(ConfineStep::Hold))
             }
-            Action::Shell { at } => {
-                self.private(at, c"1048576", c"755").map_err(named(Step::Private))
+            MountStep::Private { at, size, mode } => {
+                self.private(at, size, mode).map_err(named(ConfineStep::Private))
             }
-            Action::Hide { at } => self.hide(at, masks).map_err(named(Step::Hide)),
-            Action::Cover { at } => self.cover(at, masks).map_err(named(Step::Hide)),
-            Action::Link { at, to } => {
+            MountStep::Shell { at } => {
+                self.private(at, c"1048576", c"755").map_err(named(ConfineStep::Private))
+            }
+            MountStep::Hide { at } => self.hide(at, masks).map_err(named(ConfineStep::Hide)),
+            MountStep::Cover { at } => self.cover(at, masks).map_err(named(ConfineStep::Hide)),
+            MountStep::Link { at, to } => {
                 rustix::fs::symlinkat(to.as_c_str(), self.root, at.as_c_str())
-                    .map_err(named(Step::Root))
+                    .map_err(named(ConfineStep::Root))
             }
-            Action::Devices { shm_size } => {
-                devices::make(self.root, shm_size).map_err(named(Step::Devices))
+            MountStep::Devices { shm_size } => {
+                devices::make(self.root, shm_size).map_err(named(ConfineStep::Devices))
             }
-            Action::Processes => {
+            MountStep::Processes => {
                 processes::make(self.root, masks.file.as_fd(), masks.directory.as_fd())
-                    .map_err(named(Step::Processes))
+                    .map_err(named(ConfineStep::Processes))
             }
         }
     }
 
-    fn bind(&self, from: &CStr, to: &Spot, kind: Kind, access: Access) -> Result<(), Errno> {
+    fn bind(
+        &self,
+        from: &CStr,
+        to: &ViewPath,
+        kind: PathKind,
+        access: MountAccess,
+    ) -> Result<(), Errno> {
         let from = match source(from) {
-            // Gone since it was seen: there is nothing to read. What is written must be there.
-            Err(Errno::NOENT) if access == Access::Read => return Ok(()),
+            // Removed since the survey: there is nothing to read. A writable path must exist.
+            Err(Errno::NOENT) if access == MountAccess::Read => return Ok(()),
             other => other?,
         };
         let tree = clone_tree(from.as_fd())?;
         let attributes = match access {
-            Access::Read => Attributes::READ_ONLY,
-            Access::Write => Attributes::NO_SUID,
+            MountAccess::Read => MountFlags::READ_ONLY,
+            MountAccess::Write => MountFlags::NO_SUID,
         };
-        set_attributes(tree.as_fd(), attributes.with_all_below())?;
+        set_flags(tree.as_fd(), attributes.with_all_below())?;
         let kind = match file_type(&from)? {
-            FileType::Directory => Kind::Directory,
-            _ if kind == Kind::Directory => Kind::File,
+            FileType::Directory => PathKind::Directory,
+            _ if kind == PathKind::Directory => PathKind::File,
             _ => kind,
         };
-        attach(tree.as_fd(), self.spot(to, kind)?.as_fd())
+        attach(tree.as_fd(), self.mount_point(to, kind)?.as_fd())
     }
 
-    /// Mounts what is at a path on itself. A link is not followed: it is the link that is mounted on.
-    fn hold(&self, at: &CStr, access: Access) -> Result<(), Errno> {
+    /// Mounts a path on itself. A symlink is not followed: the symlink itself is mounted.
+    fn hold(&self, at: &CStr, access: MountAccess) -> Result<(), Errno> {
         let mount = || {
-            let place = calls::target_or_link(self.root, at)?;
-            let tree = clone_tree(place.as_fd())?;
+            let location = calls::target_or_link(self.root, at)?;
+            let tree = clone_tree(location.as_fd())?;
             let attributes = match access {
-                Access::Read => Attributes::READ_ONLY,
-                Access::Write => Attributes::NO_SUID,
+                MountAccess::Read => MountFlags::READ_ONLY,
+                MountAccess::Write => MountFlags::NO_SUID,
             };
-            set_attributes(tree.as_fd(), attributes.with_all_below())?;
-            attach(tree.as_fd(), place.as_fd())
+            set_flags(tree.as_fd(), attributes.with_all_below())?;
+            attach(tree.as_fd(), location.as_fd())
         };
         match mount() {
-            // Its user has removed it since it was seen, perhaps just now.
+            // Its owner has removed it since the survey, perhaps just now.
             Err(Errno::NOENT) => Ok(()),
             other => other,
         }
     }
 
-    fn private(&self, at: &Spot, size: &CStr, mode: &CStr) -> Result<(), Errno> {
+    fn private(&self, at: &ViewPath, size: &CStr, mode: &CStr) -> Result<(), Errno> {
         let tmpfs = make_tmpfs(size, mode)?;
-        attach(tmpfs.as_fd(), self.spot(at, Kind::Directory)?.as_fd())
+        attach(tmpfs.as_fd(), self.mount_point(at, PathKind::Directory)?.as_fd())
     }
 
-    fn hide(&self, at: &Spot, masks: &Masks) -> Result<(), Errno> {
-        let place = match target(self.root, &at.path) {
-            // Gone since it was seen: nothing to hide.
+    fn hide(&self, at: &ViewPath, masks: &Masks) -> Result<(), Errno> {
+        let location = match target(self.root, &at.path) {
+            // Removed since the survey: nothing to hide.
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
             Err(Errno::ACCESS) => return self.hide_above(at, masks),
             other => other?,
         };
-        calls::cover(masks.of(file_type(&place)?), place.as_fd())
+        calls::cover(masks.of(file_type(&location)?), location.as_fd())
     }
 
-    /// Covers what another user may have put there, who can take it away or replace it at any time: a
-    /// socket or a directory is covered, and nothing else is there to be covered.
-    fn cover(&self, at: &Spot, masks: &Masks) -> Result<(), Errno> {
-        let place = match target(self.root, &at.path) {
-            Ok(place) => place,
+    /// Covers a socket or a directory that another user may own. The owner can remove or replace it at any
+    /// time, so any other kind of file is ignored.
+    fn cover(&self, at: &ViewPath, masks: &Masks) -> Result<(), Errno> {
+        let location = match target(self.root, &at.path) {
+            Ok(location) => location,
             Err(Errno::ACCESS) => return self.hide_above(at, masks),
-            // Where this process finds nothing, the session, with fewer rights, finds nothing either.
+            // If this process cannot open the path, the session, which has fewer rights, cannot either.
             Err(_) => return Ok(()),
         };
-        let file_type = file_type(&place)?;
+        let file_type = file_type(&location)?;
         if !matches!(file_type, FileType::Socket | FileType::Directory) {
             return Ok(());
         }
-        match calls::cover(masks.of(file_type), place.as_fd()) {
-            // Removed meanwhile.
+        match calls::cover(masks.of(file_type), location.as_fd()) {
+            // Removed in the meantime.
             Err(Errno::NOENT) => Ok(()),
             other => other,
         }
     }
 
-    /// Covers the nearest directory above that can be reached. Another user's directory that is closed
-    /// to this process is closed to the session: nothing in it was bound, and nothing in it is to be
-    /// seen. A user that opens it later shows an empty one.
-    fn hide_above(&self, at: &Spot, masks: &Masks) -> Result<(), Errno> {
+    /// Covers the nearest accessible directory above a path. A directory of another user that this process
+    /// cannot enter holds nothing that the session may see. If its owner makes it accessible later, the
+    /// session still sees an empty directory.
+    fn hide_above(&self, at: &ViewPath, masks: &Masks) -> Result<(), Errno> {
         for above in at.above.iter().rev() {
             match target(self.root, above) {
                 Err(Errno::ACCESS) => {}
@@ -344,25 +357,26 @@ impl View<'_> {
         Ok(())
     }
 
-    /// The place in the view; made where it is missing, which only our own directories allow.
-    fn spot(&self, at: &Spot, kind: Kind) -> Result<OwnedFd, Errno> {
+    /// Opens a mount point in the view. Creates it if it is missing, which works only in directories that the
+    /// view has made itself.
+    fn mount_point(&self, at: &ViewPath, kind: PathKind) -> Result<OwnedFd, Errno> {
         match target(self.root, &at.path) {
             Err(Errno::NOENT) => {}
             found => return found,
         }
-        if let Err(Errno::NOENT) = self.make_place(&at.path, kind) {
+        if let Err(Errno::NOENT) = self.make_mount_point(&at.path, kind) {
             for above in &at.above {
                 self.make_directory(above)?;
             }
-            self.make_place(&at.path, kind)?;
+            self.make_mount_point(&at.path, kind)?;
         }
         target(self.root, &at.path)
     }
 
-    fn make_place(&self, at: &CStr, kind: Kind) -> Result<(), Errno> {
+    fn make_mount_point(&self, at: &CStr, kind: PathKind) -> Result<(), Errno> {
         match kind {
-            Kind::Directory => self.make_directory(at),
-            Kind::File => {
+            PathKind::Directory => self.make_directory(at),
+            PathKind::File => {
                 let create = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
                 rustix::fs::openat(self.root, at, create, Mode::from(0o644)).map(drop)
             }
@@ -371,7 +385,7 @@ impl View<'_> {
 
     fn make_directory(&self, at: &CStr) -> Result<(), Errno> {
         match rustix::fs::mkdirat(self.root, at, Mode::from(0o755)) {
-            // A read-only directory that exists says ROFS rather than EXIST on some file systems.
+            // For an existing directory some read-only file systems return EROFS instead of EEXIST.
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(Errno::ROFS)
                 if rustix::fs::statat(self.root, at, AtFlags::SYMLINK_NOFOLLOW).is_ok() =>
@@ -383,6 +397,6 @@ impl View<'_> {
     }
 
     fn seal(&self, at: &CStr) -> Result<(), Errno> {
-        set_attributes(target(self.root, at)?.as_fd(), Attributes::READ_ONLY)
+        set_flags(target(self.root, at)?.as_fd(), MountFlags::READ_ONLY)
     }
 }

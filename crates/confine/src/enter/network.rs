@@ -1,4 +1,4 @@
-//! The network namespace's inside: its loopback device, and the listener that leads to the proxy.
+//! Sets up a network namespace: its loopback device, and the listener that leads to the proxy.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -9,34 +9,35 @@ use rustix::net::{
 };
 
 use super::rights::check;
-use super::{Failed, Step};
+use super::{ConfineStep, StepError};
 use crate::plan::PROXY_PORT;
 
-/// Connections that wait for the keeper to pass them on.
+/// Maximum number of connections that wait until the keeper accepts them.
 const BACKLOG: i32 = 64;
 
-/// Makes a network namespace for others, with its loopback device; the calling process is in it.
-pub(super) fn make() -> Result<OwnedFd, Failed> {
+/// Makes a network namespace with a loopback device for another process. The calling process enters it, too.
+pub(super) fn make() -> Result<OwnedFd, StepError> {
     // SAFETY: no memory is passed; the caller has one thread.
-    check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map_err(Failed::at(Step::Unshare))?;
-    namespace_of(&bring_up_loopback().map_err(Failed::at(Step::Loopback))?)
-        .map_err(Failed::at(Step::Unshare))
+    check(unsafe { libc::unshare(libc::CLONE_NEWNET) })
+        .map_err(StepError::at(ConfineStep::Unshare))?;
+    namespace_of(&bring_up_loopback().map_err(StepError::at(ConfineStep::Loopback))?)
+        .map_err(StepError::at(ConfineStep::Unshare))
 }
 
-/// The namespace that a socket is in.
+/// The network namespace of a socket.
 fn namespace_of(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
     const SIOCGSKNS: libc::Ioctl = 0x894C;
     // SAFETY: this request takes no memory.
     let namespace = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) };
     check(namespace)?;
-    // SAFETY: the kernel has just given us this descriptor.
+    // SAFETY: the kernel has just returned this descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(namespace) })
 }
 
-/// Returns a socket of this namespace.
+/// Brings up the loopback device. Returns a socket of this network namespace.
 pub(super) fn bring_up_loopback() -> Result<OwnedFd, Errno> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    // SAFETY: all zeros is a value of this plain structure.
+    // SAFETY: all zeros is a valid value of this plain structure.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     request.ifr_name[0] = b'l' as libc::c_char;
     request.ifr_name[1] = b'o' as libc::c_char;

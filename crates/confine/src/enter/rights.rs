@@ -1,21 +1,21 @@
-//! Namespaces, identity, capabilities and filters: what a process may still do, taken away.
+//! Takes rights away from the calling process: namespaces, user mapping, capabilities and filters.
 
 use std::ffi::CStr;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Failed, Step};
+use super::{ConfineStep, StepError};
 use crate::plan::NetworkPlan;
-use crate::seccomp::Program;
+use crate::seccomp::FilterProgram;
 
-/// Capabilities that a kernel can know of.
+/// The highest capability number that a kernel can have.
 const CAPABILITIES_MAX: libc::c_ulong = 63;
 
-/// What the session's machine is called inside. A name that resolves without a network.
-const MACHINE_NAME: &[u8] = b"localhost";
+/// The host name inside a session. It resolves without a network.
+const HOST_NAME: &[u8] = b"localhost";
 
-pub(super) fn make_namespaces(network: NetworkPlan) -> Result<(), Failed> {
+pub(super) fn make_namespaces(network: NetworkPlan) -> Result<(), StepError> {
     let mut spaces = libc::CLONE_NEWUSER
         | libc::CLONE_NEWNS
         | libc::CLONE_NEWPID
@@ -26,32 +26,32 @@ pub(super) fn make_namespaces(network: NetworkPlan) -> Result<(), Failed> {
         spaces |= libc::CLONE_NEWNET;
     }
     // SAFETY: no memory is passed; the caller has one thread.
-    check(unsafe { libc::unshare(spaces) }).map_err(Failed::at(Step::Unshare))
+    check(unsafe { libc::unshare(spaces) }).map_err(StepError::at(ConfineStep::Unshare))
 }
 
-/// The process keeps its own user and group in the new namespace, and has no other.
-pub(super) fn map_identity(user: &str, group: &str) -> Result<(), Failed> {
-    let failed = Failed::at(Step::MapUser);
+/// Maps the process's user and group into its new user namespace, and no other ids.
+pub(super) fn map_identity(user: &str, group: &str) -> Result<(), StepError> {
+    let failed = StepError::at(ConfineStep::MapUser);
     write_file(c"/proc/self/setgroups", b"deny").map_err(&failed)?;
     write_file(c"/proc/self/uid_map", user.as_bytes()).map_err(&failed)?;
     write_file(c"/proc/self/gid_map", group.as_bytes()).map_err(&failed)
 }
 
-/// Gives the machine a name of its own; only looks depend on it.
-pub(super) fn name_machine() {
+/// Sets the host name. A failure is ignored: only the display depends on the name.
+pub(super) fn set_host_name() {
     // SAFETY: the pointer and the length are those of a constant.
-    unsafe { libc::sethostname(MACHINE_NAME.as_ptr().cast(), MACHINE_NAME.len()) };
+    unsafe { libc::sethostname(HOST_NAME.as_ptr().cast(), HOST_NAME.len()) };
 }
 
-/// No capability now, and none by running another program.
-pub(super) fn give_up() -> Result<(), Failed> {
-    let failed = Failed::at(Step::Rights);
+/// Drops all capabilities and makes sure that running another program gives none back.
+pub(super) fn give_up() -> Result<(), StepError> {
+    let failed = StepError::at(ConfineStep::Rights);
     // SAFETY: no memory is passed in any of these calls.
     unsafe {
         check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)).map_err(&failed)?;
         for capability in 0..=CAPABILITIES_MAX {
-            // Refused past the last that the kernel knows, and to who never had any: then the
-            // check below decides.
+            // Fails for numbers that the kernel does not know, and in a process without CAP_SETPCAP. Both are
+            // harmless; `drop_capabilities` below reports real errors.
             libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0);
         }
         libc::prctl(libc::PR_SET_SECUREBITS, SECURE_BITS, 0, 0, 0);
@@ -59,17 +59,17 @@ pub(super) fn give_up() -> Result<(), Failed> {
     drop_capabilities()
 }
 
-/// No capability now. A user that is not root gains none by running another program either.
-pub(super) fn drop_capabilities() -> Result<(), Failed> {
+/// Drops all capabilities. A user other than root gains none by running another program.
+pub(super) fn drop_capabilities() -> Result<(), StepError> {
     let header = CapabilityHeader { version: CAPABILITY_VERSION, pid: 0 };
     let nothing = [CapabilitySet::default(); 2];
-    // SAFETY: no memory is passed in the first; in the second both pointers are to live values of
-    // the kernel's layout.
+    // SAFETY: the first call takes no pointer. In the second, both pointers are to live values of the
+    // kernel's layout.
     let set = unsafe {
         libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
         libc::syscall(libc::SYS_capset, &raw const header, nothing.as_ptr())
     };
-    check(set).map_err(Failed::at(Step::Rights))
+    check(set).map_err(StepError::at(ConfineStep::Rights))
 }
 
 /// Whether the calling process has no capability and cannot gain one.
@@ -85,8 +85,8 @@ pub(super) fn has_none() -> bool {
 
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
-/// User 0 is nobody special, setting ids changes no capability, nothing is kept or raised; and all
-/// of it is locked.
+/// Root has no special capabilities, changing the user id neither grants nor keeps capabilities, and no
+/// ambient capability can be raised. All of these bits are locked.
 const SECURE_BITS: libc::c_ulong = 0b1110_1111;
 
 #[repr(C)]
@@ -103,19 +103,19 @@ struct CapabilitySet {
     inheritable: u32,
 }
 
-/// Installs one filter. Filters do not slow down what they allow: speculation stays as it was.
-pub(super) fn install(filter: &Program) -> Result<(), Failed> {
+/// Installs one filter. `SPEC_ALLOW` keeps speculation as it was, so that the process does not get slower.
+pub(super) fn install(filter: &FilterProgram) -> Result<(), StepError> {
     const SET_MODE_FILTER: libc::c_ulong = 1;
     const SPEC_ALLOW: libc::c_ulong = 1 << 2;
     let program = libc::sock_fprog {
         len: u16::try_from(filter.len()).unwrap_or(u16::MAX),
         filter: filter.as_ptr().cast_mut().cast(),
     };
-    // SAFETY: the program points to a live slice of the kernel's layout, which it only reads.
+    // SAFETY: the program points to a live slice of the kernel's layout, which the kernel only reads.
     let set = unsafe {
         libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, SPEC_ALLOW, &raw const program)
     };
-    check(set).map_err(Failed::at(Step::Seccomp))
+    check(set).map_err(StepError::at(ConfineStep::Seccomp))
 }
 
 pub(super) fn write_file(path: &CStr, bytes: &[u8]) -> Result<(), Errno> {
@@ -124,7 +124,7 @@ pub(super) fn write_file(path: &CStr, bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The answer of a call: nothing, or the reason.
+/// The result of a system call: success, or errno.
 pub(super) fn check(answer: impl Into<i64>) -> Result<(), Errno> {
     if answer.into() < 0 { Err(last_errno()) } else { Ok(()) }
 }

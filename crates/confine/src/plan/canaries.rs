@@ -1,33 +1,33 @@
-//! Which forbidden things are tried inside before the worker starts: a few cheap ones for each
-//! control that is said to be enforced. A thorough plan tries many more, for whoever asks the machine
-//! and not for a session.
+//! Chooses the canaries of a plan: forbidden operations that the confined process tries before the worker
+//! starts. A session gets a few cheap canaries for each enforced control. A thorough plan has many more;
+//! `windlass doctor` uses it.
 
 use std::path::{Path, PathBuf};
 
 use windlass_protocol::confinement::{Control, ControlState, Isolation};
 use windlass_protocol::policy::{Network, Policy, UnixSockets, WorkspaceAccess};
 
-use super::{Attempt, Canary, Kind, Plan};
+use super::{Attempt, Canary, PathKind, Plan};
 use crate::enter::canary::CANARIES_MAX;
-use crate::survey::Place;
-use crate::survey::names::{Placeholder, Protected};
+use crate::survey::FileSurvey;
+use crate::survey::names::{Placeholder, ProtectedEntry};
 
-/// Hidden paths that are tried; the rest is mounted by the same steps.
+/// Maximum number of hidden paths that a session tries. The other hidden paths are mounted in the same way.
 const HIDDEN_TRIED_MAX: usize = 4;
 
-pub(super) fn choose(plan: &Plan, policy: &Policy, place: &Place) -> Vec<Canary> {
+pub(super) fn choose(plan: &Plan, policy: &Policy, survey: &FileSurvey) -> Vec<Canary> {
     if plan.isolation == Isolation::None {
         return Vec::new();
     }
     let mut canaries = Vec::new();
     let mut add = |control, attempt| canaries.push(Canary { control, attempt });
-    for path in tried_hidden(place) {
+    for path in tried_hidden(survey) {
         add(Control::Hidden, Attempt::Read { path });
     }
-    if let Some(directory) = not_writable(policy, place) {
+    if let Some(directory) = not_writable(policy, survey) {
         add(Control::Write, Attempt::Create { directory });
     }
-    if let Some(path) = place.protected.keys().find(|path| path.ends_with(".git"))
+    if let Some(path) = survey.names.protected.keys().find(|path| path.ends_with(".git"))
         && plan.isolation == Isolation::Full
         && policy.workspace == WorkspaceAccess::Write
     {
@@ -53,34 +53,35 @@ pub(super) fn choose(plan: &Plan, policy: &Policy, place: &Place) -> Vec<Canary>
     canaries
 }
 
-/// The plan with many more canaries: every hidden path, every protected name, and more of the
-/// system, of its devices and of the kernel's calls.
-pub fn thorough(mut plan: Plan, policy: &Policy, place: &Place) -> Plan {
+/// The plan with many more canaries: every hidden path, every protected name, and more system directories,
+/// devices and system calls.
+pub fn thorough(mut plan: Plan, policy: &Policy, survey: &FileSurvey) -> Plan {
     if plan.isolation == Isolation::None {
         return plan;
     }
-    let hidden = seen_hidden(place);
+    let hidden = fully_hidden(survey);
     let hidden = hidden.into_iter().map(|path| (Control::Hidden, Attempt::Read { path }));
-    let protected = place.protected.iter().map(|(path, found)| {
+    let protected = survey.names.protected.iter().map(|(path, found)| {
         let attempt = match found {
-            Protected::Real(Kind::Directory) | Protected::Missing(Placeholder::Directory) => {
+            ProtectedEntry::Real(PathKind::Directory)
+            | ProtectedEntry::Missing(Placeholder::Directory) => {
                 Attempt::Create { directory: path.clone() }
             }
             _ => Attempt::Write { path: path.clone() },
         };
         (Control::Protected, attempt)
     });
-    let around = place.workspace.parent().map(Path::to_owned);
-    let system = SYSTEM.iter().map(PathBuf::from).chain(around);
+    let parent = survey.workspace.parent().map(Path::to_owned);
+    let system = SYSTEM.iter().map(PathBuf::from).chain(parent);
     let system = system
-        .filter(|path| !is_writable(path, policy, place))
+        .filter(|path| !is_writable(path, policy, survey))
         .map(|directory| (Control::Write, Attempt::Create { directory }));
     let devices =
         DEVICES.iter().map(|path| (Control::Devices, Attempt::Open { path: path.into() }));
     let calls = CALLS.iter().map(|(number, name)| {
         (Control::Syscalls, Attempt::Call { name: (*name).to_owned(), number: *number })
     });
-    // What is hidden comes last: it may be long.
+    // Hidden paths come last: there may be many, and the list is cut off.
     let more: Vec<Canary> = protected
         .chain(system)
         .chain(devices)
@@ -90,16 +91,16 @@ pub fn thorough(mut plan: Plan, policy: &Policy, place: &Place) -> Plan {
         .map(|(control, attempt)| Canary { control, attempt })
         .filter(|canary| !plan.canaries.contains(canary))
         .collect();
-    // The cheap ones come first: they stand for every control.
+    // The session's canaries stay first: they include every control.
     plan.canaries.extend(more);
     plan.canaries.truncate(CANARIES_MAX);
     plan
 }
 
-/// Directories of the system in which a file could be made.
+/// System directories in which the canary tries to create a file.
 const SYSTEM: [&str; 7] = ["/", "/etc", "/opt", "/srv", "/usr", "/usr/local", "/var"];
 
-/// Devices that reach into the machine.
+/// Devices that give access to the machine.
 const DEVICES: [&str; 8] = [
     "/dev/fuse",
     "/dev/kvm",
@@ -111,7 +112,7 @@ const DEVICES: [&str; 8] = [
     "/dev/mapper/control",
 ];
 
-/// Calls that do nothing by themselves when all their arguments are wrong.
+/// System calls that do nothing when their arguments are invalid.
 const CALLS: [(i64, &str); 20] = [
     (libc::SYS_mount, "mount"),
     (libc::SYS_umount2, "umount2"),
@@ -140,32 +141,32 @@ fn is_enforced(plan: &Plan, control: Control) -> bool {
     plan.controls.iter().any(|report| report.control == control && is(report.state))
 }
 
-/// A few hidden paths, spread over the list.
-fn tried_hidden(place: &Place) -> Vec<PathBuf> {
-    let paths = seen_hidden(place);
+/// A few hidden paths, evenly spread over the list.
+fn tried_hidden(survey: &FileSurvey) -> Vec<PathBuf> {
+    let paths = fully_hidden(survey);
     let step = paths.len().div_ceil(HIDDEN_TRIED_MAX).max(1);
     paths.into_iter().step_by(step).collect()
 }
 
-/// Hidden paths in which nothing is shown that lies deeper: those others can be listed.
-fn seen_hidden(place: &Place) -> Vec<PathBuf> {
+/// Hidden paths that contain no visible path. The others can be listed, so they are no canaries.
+fn fully_hidden(survey: &FileSurvey) -> Vec<PathBuf> {
     let shown = || {
-        let readable = place.program.iter().chain(place.needed()).chain(&place.readable);
-        readable.chain(&place.writable).chain([&place.workspace])
+        let readable = survey.program.iter().chain(survey.needed()).chain(&survey.readable);
+        readable.chain(&survey.writable).chain([&survey.workspace])
     };
     let holds = |path: &Path| shown().any(|inner| inner != path && inner.starts_with(path));
-    place.hidden.keys().filter(|path| !holds(path)).cloned().collect()
+    survey.hidden.keys().filter(|path| !holds(path)).cloned().collect()
 }
 
-/// A directory of the system that must refuse a new file.
-fn not_writable(policy: &Policy, place: &Place) -> Option<PathBuf> {
-    let refused = |path: &PathBuf| !is_writable(path, policy, place);
+/// A system directory in which the session must not create a file.
+fn not_writable(policy: &Policy, survey: &FileSurvey) -> Option<PathBuf> {
+    let refused = |path: &PathBuf| !is_writable(path, policy, survey);
     ["/usr", "/etc", "/"].into_iter().map(PathBuf::from).find(refused)
 }
 
-fn is_writable(path: &Path, policy: &Policy, place: &Place) -> bool {
+fn is_writable(path: &Path, policy: &Policy, survey: &FileSurvey) -> bool {
     let private = ["/tmp", "/var/tmp", "/run"].iter().any(|own| path.starts_with(own));
     private
-        || place.writable.iter().any(|root| path.starts_with(root))
-        || policy.workspace == WorkspaceAccess::Write && path.starts_with(&place.workspace)
+        || survey.writable.iter().any(|root| path.starts_with(root))
+        || policy.workspace == WorkspaceAccess::Write && path.starts_with(&survey.workspace)
 }

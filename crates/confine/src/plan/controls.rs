@@ -1,21 +1,21 @@
-//! What each control amounts to: by what it is enforced at a level, or why it is not and what would
+//! Reports each control: which mechanism enforces it at a level, or why it is not enforced and what would
 //! help.
 
 use windlass_protocol::confinement::{Control, ControlReport, ControlState, Isolation};
 use windlass_protocol::policy::{Network, Policy, UnixSockets, WorkspaceAccess};
 
-use super::{HOLDS_PATH_SOCKETS, unix_sockets};
-use crate::machine::{Machine, Support};
-use crate::survey::Place;
+use super::{PATH_SOCKETS_SINCE, unix_sockets};
+use crate::machine::{MachineSupport, Support};
+use crate::survey::FileSurvey;
 use windlass_procs::cgroup;
 
 pub(super) fn report(
     policy: &Policy,
-    machine: &Machine,
-    place: &Place,
+    machine: &MachineSupport,
+    survey: &FileSurvey,
     isolation: Isolation,
 ) -> Vec<ControlReport> {
-    let judge = Judge { policy, machine, place, isolation };
+    let judge = Judge { policy, machine, survey, isolation };
     let of_limits = cgroup::controls(&machine.cgroups, machine.uid, &policy.limits, isolation);
     Control::ALL
         .into_iter()
@@ -31,14 +31,14 @@ pub(super) fn report(
 
 struct Judge<'a> {
     policy: &'a Policy,
-    machine: &'a Machine,
-    place: &'a Place,
+    machine: &'a MachineSupport,
+    survey: &'a FileSurvey,
     isolation: Isolation,
 }
 
 impl Judge<'_> {
     fn judge(&self, control: Control) -> ControlReport {
-        if !self.asked(control) {
+        if !self.is_requested(control) {
             return report_of(control, ControlState::NotAsked, "", None);
         }
         match self.isolation {
@@ -48,16 +48,18 @@ impl Judge<'_> {
         }
     }
 
-    fn asked(&self, control: Control) -> bool {
+    fn is_requested(&self, control: Control) -> bool {
         let limits = &self.policy.limits;
         let everywhere = |paths: &[std::path::PathBuf]| {
             paths.iter().any(|path| path == std::path::Path::new("/"))
         };
         match control {
-            Control::Read => !everywhere(&self.place.readable),
-            Control::Write => !everywhere(&self.place.writable),
-            Control::Hidden => !self.place.hidden.is_empty(),
-            Control::Protected => !self.place.protected.is_empty() || self.place.unheld.is_some(),
+            Control::Read => !everywhere(&self.survey.readable),
+            Control::Write => !everywhere(&self.survey.writable),
+            Control::Hidden => !self.survey.hidden.is_empty(),
+            Control::Protected => {
+                !self.survey.names.protected.is_empty() || self.survey.names.unheld.is_some()
+            }
             Control::Network => self.policy.network != Network::Open,
             Control::OpenFiles => limits.open_files.is_some(),
             Control::FileSize => limits.file_bytes.is_some(),
@@ -73,7 +75,7 @@ impl Judge<'_> {
             Control::Write if self.machine.landlock_abi > 0 => "read-only mounts, Landlock",
             Control::Write => "read-only mounts",
             Control::Hidden => "mount namespace: covered in the view",
-            Control::Protected => match &self.place.unheld {
+            Control::Protected => match &self.survey.names.unheld {
                 Some(why) => {
                     let remedy = Some(OTHER_WORKSPACE.to_owned());
                     return report_of(control, ControlState::NotEnforced, why, remedy);
@@ -108,7 +110,7 @@ impl Judge<'_> {
                 "Landlock; not modes, owners, times and attributes of this user's own files"
             }
             Control::Write => {
-                return missing("this kernel's Landlock cannot keep files from being truncated");
+                return missing("this kernel's Landlock cannot restrict truncating files");
             }
             Control::Protected if !self.protected_in_writable() => "Landlock",
             Control::Protected => {
@@ -123,7 +125,7 @@ impl Judge<'_> {
             Control::Sockets => return self.sockets(),
             Control::Processes if abi >= 6 => "Landlock signal scope, seccomp, no /proc of others",
             Control::Processes => {
-                return missing("this kernel's Landlock cannot keep signals in");
+                return missing("this kernel's Landlock cannot restrict signals");
             }
             Control::Ipc => "seccomp, no /dev/shm",
             Control::Privileges => "no_new_privs, no capabilities, seccomp",
@@ -139,10 +141,10 @@ impl Judge<'_> {
         if unix_sockets(self.policy, self.machine, self.isolation) == UnixSockets::None {
             return enforced(control, "seccomp: no unix socket can be made but connected pairs");
         }
-        if self.machine.landlock_abi >= HOLDS_PATH_SOCKETS {
+        if self.machine.landlock_abi >= PATH_SOCKETS_SINCE {
             return enforced(control, "Landlock; sockets that exist are covered in the view");
         }
-        let covered = match self.place.uncovered_sockets {
+        let covered = match self.survey.sockets.uncovered {
             0 => "sockets with an absolute path that exist at the start are covered".to_owned(),
             more => format!(
                 "sockets with an absolute path that exist at the start are covered, but {more}, \
@@ -158,30 +160,34 @@ impl Judge<'_> {
         report_of(control, ControlState::NotEnforced, &why, Some(remedy.to_owned()))
     }
 
-    /// Whether a protected path lies where the session writes.
+    /// Whether a protected path lies in a directory that the session can write.
     fn protected_in_writable(&self) -> bool {
         let workspace =
-            (self.policy.workspace == WorkspaceAccess::Write).then_some(&self.place.workspace);
-        let roots = || self.place.writable.iter().chain(workspace);
-        self.place.unheld.is_some()
-            || self.place.protected.keys().any(|path| roots().any(|root| path.starts_with(root)))
+            (self.policy.workspace == WorkspaceAccess::Write).then_some(&self.survey.workspace);
+        let roots = || self.survey.writable.iter().chain(workspace);
+        self.survey.names.unheld.is_some()
+            || self
+                .survey
+                .names
+                .protected
+                .keys()
+                .any(|path| roots().any(|root| path.starts_with(root)))
     }
 
     fn unconfined(&self, control: Control) -> ControlReport {
         match control {
             Control::Environment | Control::WallTime | Control::Disk => everywhere(control),
             _ => {
-                let remedy = "do not ask for the level none".to_owned();
-                let why = "the level none was asked for";
+                let remedy = "choose another isolation level".to_owned();
+                let why = "the policy sets the isolation level none";
                 report_of(control, ControlState::NotEnforced, why, Some(remedy))
             }
         }
     }
 }
 
-/// What helps where names in a workspace cannot be held.
-const OTHER_WORKSPACE: &str =
-    "use another workspace: a project's directory, or none for a directory of the session's own";
+/// The remedy when names in a workspace cannot be protected.
+const OTHER_WORKSPACE: &str = "use a project's directory as the workspace, or set none: the session then gets a new directory";
 
 /// Controls that do not depend on the level.
 fn everywhere(control: Control) -> ControlReport {

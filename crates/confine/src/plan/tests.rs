@@ -1,5 +1,5 @@
-//! Policies on machines, and the plans they give: one line per mount or rule, one per control that
-//! is not simply enforced.
+//! Policies on machines, and their plans: one line for each mount or rule, and for each control that is not
+//! enforced.
 
 use std::path::{Path, PathBuf};
 
@@ -8,12 +8,12 @@ use windlass_protocol::confinement::{Control, ControlState};
 use windlass_protocol::policy::PolicyRequest;
 
 use super::*;
-use crate::survey::names::Protected;
-use crate::survey::{Entry, Unreadable};
+use crate::survey::names::{ProtectedEntry, ProtectedNames};
+use crate::survey::{DirectoryEntry, MachineLayout, SocketCovers, Unreadable};
 use windlass_procs::cgroup::CgroupSupport;
 
-fn machine() -> Machine {
-    Machine {
+fn machine() -> MachineSupport {
+    MachineSupport {
         kernel: "6.0".to_owned(),
         uid: 1000,
         namespaces: Support::Yes,
@@ -23,61 +23,67 @@ fn machine() -> Machine {
     }
 }
 
-fn no_namespaces(landlock_abi: u32) -> Machine {
+fn no_namespaces(landlock_abi: u32) -> MachineSupport {
     let why = "cannot make namespaces".to_owned();
     let namespaces = Support::No { why, remedy: "allow them".to_owned() };
-    Machine { namespaces, landlock_abi, ..machine() }
+    MachineSupport { namespaces, landlock_abi, ..machine() }
 }
 
-/// A home with a key and a workspace in it, on a machine with the usual directories.
-fn place(policy: &Policy) -> Place {
+/// The survey of a home with a key and a workspace, on a machine with the usual directories.
+fn surveyed(policy: &Policy) -> FileSurvey {
     let paths = |list: &[&str]| list.iter().map(PathBuf::from).collect::<Vec<_>>();
     let entries = |dir: &str, names: &[&str]| {
         let dir = PathBuf::from(dir);
         let entries = names.iter().map(|name| dir.join(name)).collect();
         (dir, entries)
     };
-    let kinds = |list: &[(&str, Kind)]| {
+    let kinds = |list: &[(&str, PathKind)]| {
         list.iter().map(|(path, kind)| (PathBuf::from(path), *kind)).collect()
     };
-    Place {
+    FileSurvey {
         workspace: PathBuf::from("/h/u/work"),
         program: Some(PathBuf::from("/h/u/.state/workers")),
         needed: paths(&["/usr"]),
         readable: paths(&policy.readable.iter().map(String::as_str).collect::<Vec<_>>()),
         writable: paths(&policy.writable.iter().map(String::as_str).collect::<Vec<_>>()),
         hidden: kinds(&[
-            ("/h/u/.ssh", Kind::Directory),
-            ("/h/u/.netrc", Kind::File),
-            ("/h/u/.state", Kind::Directory),
-            ("/tmp/agent.sock", Kind::File),
+            ("/h/u/.ssh", PathKind::Directory),
+            ("/h/u/.netrc", PathKind::File),
+            ("/h/u/.state", PathKind::Directory),
+            ("/tmp/agent.sock", PathKind::File),
         ]),
-        protected: std::iter::once("/h/u/work/.git")
-            .map(|path| (PathBuf::from(path), Protected::Real(Kind::Directory)))
+        names: ProtectedNames {
+            protected: std::iter::once("/h/u/work/.git")
+                .map(|path| (PathBuf::from(path), ProtectedEntry::Real(PathKind::Directory)))
+                .collect(),
+            unheld: None,
+        },
+        layout: MachineLayout {
+            system: kinds(&[
+                ("/tmp", PathKind::Directory),
+                ("/run", PathKind::Directory),
+                ("/sys/fs/cgroup", PathKind::Directory),
+            ]),
+            siblings: [
+                entries("/", &["h", "tmp", "run", "sys", "usr", "etc", "proc", "dev"]),
+                entries("/h", &["u", "v"]),
+                entries("/h/u", &[".ssh", ".netrc", ".state", "work", "notes"]),
+                entries("/h/u/.state", &["workers", "journal"]),
+                entries("/sys", &["fs", "class"]),
+                entries("/sys/fs", &["cgroup", "ext4"]),
+            ]
+            .into_iter()
             .collect(),
-        system: kinds(&[
-            ("/tmp", Kind::Directory),
-            ("/run", Kind::Directory),
-            ("/sys/fs/cgroup", Kind::Directory),
-        ]),
-        siblings: [
-            entries("/", &["h", "tmp", "run", "sys", "usr", "etc", "proc", "dev"]),
-            entries("/h", &["u", "v"]),
-            entries("/h/u", &[".ssh", ".netrc", ".state", "work", "notes"]),
-            entries("/h/u/.state", &["workers", "journal"]),
-            entries("/sys", &["fs", "class"]),
-            entries("/sys/fs", &["cgroup", "ext4"]),
-        ]
-        .into_iter()
-        .collect(),
-        ..Place::default()
+            ..MachineLayout::default()
+        },
+        ..FileSurvey::default()
     }
 }
 
-fn check(request: &str, machine: &Machine, expected: &Expect) {
+fn check(request: &str, machine: &MachineSupport, expected: &Expect) {
     let request: PolicyRequest = serde_json::from_str(request).expect("a request");
     let policy = request.resolve().expect("a policy");
-    let shown = match plan(&policy, machine, &place(&policy)) {
+    let shown = match plan(&policy, machine, &surveyed(&policy)) {
         Ok(plan) => show(&plan),
         Err(error) => format!("refused: {error}\n"),
     };
@@ -106,7 +112,8 @@ fn show(plan: &Plan) -> String {
             ruleset.files, ruleset.network, ruleset.scopes
         ));
         if plan.isolation == Isolation::Landlock {
-            let rule = |rule: &Rule| format!("allow {:x} {}", rule.access, rule.path.display());
+            let rule =
+                |rule: &LandlockRule| format!("allow {:x} {}", rule.access, rule.path.display());
             lines.extend(ruleset.rules.iter().map(rule));
         }
     }
@@ -172,7 +179,7 @@ fn open_writes_everything_that_is_not_hidden() {
         r#"{"preset": "open"}"#,
         &machine(),
         &expect![[r#"
-            full network Machine sockets unix Local internet Machine
+            full network Machine sockets unix Local internet MachineSupport
             machine Write
             private /run Some(67108864)
             private /tmp Some(1073741824)
@@ -192,19 +199,20 @@ fn open_writes_everything_that_is_not_hidden() {
 }
 
 #[test]
-fn a_home_is_put_together_from_what_is_not_hidden() {
+fn a_home_is_rebuilt_from_its_visible_entries() {
     let policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
     let entries = [
-        (".ssh", Entry::Real(Kind::Directory)),
-        ("notes", Entry::Real(Kind::Directory)),
-        ("todo", Entry::Real(Kind::File)),
-        ("link", Entry::Link("notes".into())),
-        ("work", Entry::Real(Kind::Directory)),
+        (".ssh", DirectoryEntry::Real(PathKind::Directory)),
+        ("notes", DirectoryEntry::Real(PathKind::Directory)),
+        ("todo", DirectoryEntry::Real(PathKind::File)),
+        ("link", DirectoryEntry::Link("notes".into())),
+        ("work", DirectoryEntry::Real(PathKind::Directory)),
     ];
     let home = PathBuf::from("/h/u");
     let entries = entries.map(|(name, entry)| (home.join(name), entry)).into();
-    let place = Place { opened: [(home, entries)].into(), ..place(&policy) };
-    let shown = show(&plan(&policy, &machine(), &place).expect("a plan"));
+    let mut survey = surveyed(&policy);
+    survey.layout.opened = [(home, entries)].into();
+    let shown = show(&plan(&policy, &machine(), &survey).expect("a plan"));
     expect![[r#"
         full network Own sockets unix Local internet Own
         machine Read
@@ -249,7 +257,7 @@ fn readable_roots_are_bound_into_an_empty_view() {
 }
 
 #[test]
-fn hosts_are_reached_through_a_listener_of_its_own() {
+fn hosts_are_reached_through_the_proxy_listener() {
     check(
         r#"{"network": {"hosts": ["a.org"]}}"#,
         &machine(),
@@ -312,7 +320,7 @@ fn without_namespaces_rules_cut_hidden_paths_out() {
 }
 
 #[test]
-fn what_an_old_landlock_cannot_do_is_said_or_refused() {
+fn what_an_old_landlock_cannot_enforce_is_reported_or_refused() {
     check(
         "{}",
         &no_namespaces(4),
@@ -345,14 +353,14 @@ fn what_an_old_landlock_cannot_do_is_said_or_refused() {
             allow d /usr
             allow 7fff /h/u/work
             not enforced: protected: Landlock cannot cut a name out of a directory that is writable
-            not enforced: processes: this kernel's Landlock cannot keep signals in
+            not enforced: processes: this kernel's Landlock cannot restrict signals
         "#]],
     );
     check(
         "{}",
         &no_namespaces(2),
         &expect![[r#"
-        refused: the policy requires the control "write", and it cannot be enforced here: this kernel's Landlock cannot keep files from being truncated; allow them
+        refused: the policy requires the control "write", and it cannot be enforced here: this kernel's Landlock cannot restrict truncating files; allow them
     "#]],
     );
     check(
@@ -365,7 +373,7 @@ fn what_an_old_landlock_cannot_do_is_said_or_refused() {
 }
 
 #[test]
-fn what_cannot_be_enforced_and_is_required_stops_the_session() {
+fn a_required_control_that_cannot_be_enforced_stops_the_session() {
     let bare = no_namespaces(7);
     check(
         r#"{"isolation": "full"}"#,
@@ -391,57 +399,61 @@ fn what_cannot_be_enforced_and_is_required_stops_the_session() {
 }
 
 #[test]
-fn none_is_for_who_asks_for_it() {
+fn level_none_needs_an_explicit_request() {
     check(
         r#"{"isolation": "none"}"#,
         &no_namespaces(0),
         &expect![[r#"
             none network Machine sockets not held
-            not enforced: write: the level none was asked for
-            not enforced: hidden: the level none was asked for
-            not enforced: protected: the level none was asked for
-            not enforced: network: the level none was asked for
-            not enforced: sockets: the level none was asked for
-            not enforced: processes: the level none was asked for
-            not enforced: ipc: the level none was asked for
-            not enforced: privileges: the level none was asked for
-            not enforced: syscalls: the level none was asked for
-            not enforced: devices: the level none was asked for
-            not enforced: process_count: the keeper ends a session that has more, and nothing refuses the process itself
-            not enforced: open_files: the level none was asked for
-            not enforced: file_size: the level none was asked for
+            not enforced: write: the policy sets the isolation level none
+            not enforced: hidden: the policy sets the isolation level none
+            not enforced: protected: the policy sets the isolation level none
+            not enforced: network: the policy sets the isolation level none
+            not enforced: sockets: the policy sets the isolation level none
+            not enforced: processes: the policy sets the isolation level none
+            not enforced: ipc: the policy sets the isolation level none
+            not enforced: privileges: the policy sets the isolation level none
+            not enforced: syscalls: the policy sets the isolation level none
+            not enforced: devices: the policy sets the isolation level none
+            not enforced: process_count: the keeper ends a session with more processes, but the kernel does not refuse the fork
+            not enforced: open_files: the policy sets the isolation level none
+            not enforced: file_size: the policy sets the isolation level none
         "#]],
     );
 }
 
 #[test]
-fn a_thorough_plan_tries_whatever_is_hidden_or_protected_and_nothing_twice() {
+fn a_thorough_plan_tries_each_hidden_and_protected_path_once() {
     let policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
-    let place = place(&policy);
-    let usual = plan(&policy, &machine(), &place).expect("a plan");
-    let plan = thorough(usual.clone(), &policy, &place);
-    assert_eq!(plan.canaries[..usual.canaries.len()], usual.canaries, "the usual come first");
+    let survey = surveyed(&policy);
+    let usual = plan(&policy, &machine(), &survey).expect("a plan");
+    let plan = thorough(usual.clone(), &policy, &survey);
+    assert_eq!(
+        plan.canaries[..usual.canaries.len()],
+        usual.canaries,
+        "the session's canaries come first"
+    );
     let tries = |attempt: &Attempt| plan.canaries.iter().any(|one| one.attempt == *attempt);
-    for path in place.hidden.keys() {
-        // What the worker needs lies in it: it can be listed.
-        let holds = place.program.iter().any(|program| program.starts_with(path));
+    for path in survey.hidden.keys() {
+        // A hidden path that contains the worker's program can be listed.
+        let holds = survey.program.iter().any(|program| program.starts_with(path));
         let attempt = Attempt::Read { path: path.clone() };
         assert_eq!(tries(&attempt), !holds, "{path:?}");
     }
-    for path in place.protected.keys() {
+    for path in survey.names.protected.keys() {
         assert!(tries(&Attempt::Create { directory: path.clone() }), "{path:?} is not tried");
     }
-    for (place, canary) in plan.canaries.iter().enumerate() {
-        assert!(!plan.canaries[..place].contains(canary), "{canary:?} is tried twice");
+    for (index, canary) in plan.canaries.iter().enumerate() {
+        assert!(!plan.canaries[..index].contains(canary), "{canary:?} is tried twice");
     }
 }
 
-/// What a policy comes to for sockets on a kernel with this version of Landlock: unix sockets that can be
-/// made, the state of the control, and the rights over sockets that Landlock rules over.
+/// The result of a policy for sockets on a kernel with this Landlock version: which unix sockets the session
+/// can make, the state of the control, and the socket rights that the ruleset handles.
 fn sockets(request: &str, landlock_abi: u32) -> (UnixSockets, ControlState, u64) {
     let policy = serde_json::from_str::<PolicyRequest>(request).unwrap().resolve().unwrap();
-    let machine = Machine { landlock_abi, ..machine() };
-    let plan = plan(&policy, &machine, &place(&policy)).unwrap();
+    let machine = MachineSupport { landlock_abi, ..machine() };
+    let plan = plan(&policy, &machine, &surveyed(&policy)).unwrap();
     let report = plan.controls.iter().find(|report| report.control == Control::Sockets).unwrap();
     let ruled = plan.landlock.map_or(0, |ruleset| ruleset.files);
     let of_sockets = ruled & (rights::MAKE_SOCKET | rights::RESOLVE_UNIX);
@@ -449,7 +461,7 @@ fn sockets(request: &str, landlock_abi: u32) -> (UnixSockets, ControlState, u64)
 }
 
 #[test]
-fn unix_sockets_are_held_by_the_level_the_policy_or_the_kernel() {
+fn unix_sockets_are_restricted_by_the_level_the_policy_or_the_kernel() {
     use windlass_protocol::confinement::ControlState::{Enforced, NotEnforced};
     let (make, both) = (rights::MAKE_SOCKET, rights::MAKE_SOCKET | rights::RESOLVE_UNIX);
     let (local, none) = (UnixSockets::Local, UnixSockets::None);
@@ -458,7 +470,7 @@ fn unix_sockets_are_held_by_the_level_the_policy_or_the_kernel() {
         ("{}", 9, (local, Enforced, both)),
         (r#"{"unix_sockets": "none"}"#, 7, (none, Enforced, make)),
         (r#"{"preset": "open"}"#, 7, (local, NotEnforced, make)),
-        // In the machine's network, where the kernel cannot keep abstract sockets out of reach.
+        // In the machine's network namespace, where this kernel cannot restrict abstract sockets.
         (r#"{"preset": "open"}"#, 5, (none, Enforced, make)),
         (r#"{"preset": "open"}"#, 1, (none, Enforced, 0)),
         (r#"{"isolation": "landlock"}"#, 7, (none, Enforced, make)),
@@ -469,12 +481,13 @@ fn unix_sockets_are_held_by_the_level_the_policy_or_the_kernel() {
 }
 
 #[test]
-fn sockets_of_others_are_covered_where_they_are_seen() {
+fn visible_sockets_of_other_programs_are_covered() {
     let policy = PolicyRequest::default().resolve().unwrap();
     let paths = ["/h/v/agent", "/h/u/.ssh/agent", "/tmp/x", "/h/u/work/late", "/h/v/full"];
-    let sockets = paths.map(PathBuf::from).to_vec();
-    let place = Place { sockets, uncovered_sockets: 3, ..place(&policy) };
-    let plan = plan(&policy, &machine(), &place).unwrap();
+    let covered = paths.map(PathBuf::from).to_vec();
+    let sockets = SocketCovers { covered, uncovered: 3 };
+    let survey = FileSurvey { sockets, ..surveyed(&policy) };
+    let plan = plan(&policy, &machine(), &survey).unwrap();
     let covered: Vec<_> = plan
         .view
         .iter()
@@ -490,7 +503,7 @@ fn sockets_of_others_are_covered_where_they_are_seen() {
 fn a_session_makes_sockets_with_a_path_in_its_private_directories_only() {
     for (request, private) in [("{}", true), (r#"{"writable": ["/tmp"]}"#, false)] {
         let policy = serde_json::from_str::<PolicyRequest>(request).unwrap().resolve().unwrap();
-        let rules = plan(&policy, &machine(), &place(&policy)).unwrap().landlock.unwrap().rules;
+        let rules = plan(&policy, &machine(), &surveyed(&policy)).unwrap().landlock.unwrap().rules;
         let can = |path: &str| {
             let at = rules.iter().filter(|rule| rule.path == Path::new(path));
             at.map(|rule| rule.access).fold(0, |all, access| all | access) & rights::MAKE_SOCKET
@@ -502,27 +515,27 @@ fn a_session_makes_sockets_with_a_path_in_its_private_directories_only() {
 }
 
 #[test]
-fn what_is_hidden_stays_hidden_when_an_interpreter_is_said_to_be_there() {
+fn a_hidden_path_stays_hidden_if_the_interpreter_lies_in_it() {
     let policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
     let hidden = ["/h/u/.ssh", "/h/u/.ssh/id", "/h/u/.netrc", "/h/u/.state/journal"];
     for machine in [machine(), no_namespaces(7)] {
-        let usual = place(&policy);
+        let usual = surveyed(&policy);
         let needed = hidden.iter().map(PathBuf::from).chain(usual.needed.clone()).collect();
-        let asked = Place { needed, ..usual.clone() };
-        let plan = |place: &Place| show(&plan(&policy, &machine, place).expect("a plan"));
+        let asked = FileSurvey { needed, ..usual.clone() };
+        let plan = |survey: &FileSurvey| show(&plan(&policy, &machine, survey).expect("a plan"));
         assert_eq!(plan(&asked), plan(&usual));
     }
 }
 
 #[test]
-fn what_is_hidden_inside_of_an_interpreter_stays_hidden_by_rules() {
+fn a_hidden_path_inside_a_needed_path_stays_hidden_by_rules() {
     let policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
-    let usual = place(&policy);
-    let asked = Place { needed: vec![PathBuf::from("/h/u")], ..usual.clone() };
+    let usual = surveyed(&policy);
+    let asked = FileSurvey { needed: vec![PathBuf::from("/h/u")], ..usual.clone() };
     let plan = plan(&policy, &no_namespaces(7), &asked).expect("a plan");
     let rules = plan.landlock.expect("rules").rules;
     for hidden in ["/h/u/.ssh", "/h/u/.netrc"] {
-        let opens = |rule: &&Rule| std::path::Path::new(hidden).starts_with(&rule.path);
+        let opens = |rule: &&LandlockRule| std::path::Path::new(hidden).starts_with(&rule.path);
         assert_eq!(rules.iter().find(opens), None, "{hidden}");
     }
 }
@@ -530,8 +543,8 @@ fn what_is_hidden_inside_of_an_interpreter_stays_hidden_by_rules() {
 #[test]
 fn a_path_is_readable_by_the_deepest_rule_about_it() {
     let policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
-    let place = Place { needed: vec![PathBuf::from("/tmp/py")], ..place(&policy) };
-    let check = |path: &str| place.check_readable(std::path::Path::new(path));
+    let survey = FileSurvey { needed: vec![PathBuf::from("/tmp/py")], ..surveyed(&policy) };
+    let check = |path: &str| survey.check_readable(std::path::Path::new(path));
     let hidden = |path: &str| Err(Unreadable::Hidden(PathBuf::from(path)));
     assert_eq!(check("/usr/bin/python3"), Ok(()));
     assert_eq!(check("/h/u/work/.venv/bin/python"), Ok(()));
@@ -540,20 +553,20 @@ fn a_path_is_readable_by_the_deepest_rule_about_it() {
     assert_eq!(check("/h/u/.ssh/bin/python"), hidden("/h/u/.ssh"));
     assert_eq!(check("/tmp/py/bin/python"), Ok(()));
     assert_eq!(check("/tmp/other/python"), Err(Unreadable::Private(PathBuf::from("/tmp"))));
-    let listed = Place { readable: vec![PathBuf::from("/etc")], needed: Vec::new(), ..place };
+    let listed = FileSurvey { readable: vec![PathBuf::from("/etc")], needed: Vec::new(), ..survey };
     let outside = listed.check_readable(std::path::Path::new("/usr/bin/python3"));
     assert_eq!(outside, Err(Unreadable::NotListed));
 }
 
-/// The steps of a view that concern the workspace, with more that is protected in it.
-fn held(more: &[(&str, Protected)], unheld: Option<&str>) -> (Vec<String>, ControlState) {
+/// The steps of a view in the workspace, with more protected names in it, and the state of the control.
+fn held(more: &[(&str, ProtectedEntry)], unheld: Option<&str>) -> (Vec<String>, ControlState) {
     let policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
-    let mut place = place(&policy);
-    place.protected.extend(more.iter().map(|(path, found)| (PathBuf::from(path), *found)));
-    place.hidden.insert("/h/u/work/.aws".into(), Kind::Directory);
-    place.hidden.insert("/h/u/work/conf/keys".into(), Kind::File);
-    place.unheld = unheld.map(str::to_owned);
-    let plan = plan(&policy, &machine(), &place).expect("a plan");
+    let mut survey = surveyed(&policy);
+    survey.names.protected.extend(more.iter().map(|(path, found)| (PathBuf::from(path), *found)));
+    survey.hidden.insert("/h/u/work/.aws".into(), PathKind::Directory);
+    survey.hidden.insert("/h/u/work/conf/keys".into(), PathKind::File);
+    survey.names.unheld = unheld.map(str::to_owned);
+    let plan = plan(&policy, &machine(), &survey).expect("a plan");
     let of_workspace =
         |mount: &&Mount| mount.path().is_some_and(|path| path.starts_with("/h/u/work"));
     let steps = plan.view.iter().filter(of_workspace).map(|mount| match mount {
@@ -566,11 +579,11 @@ fn held(more: &[(&str, Protected)], unheld: Option<&str>) -> (Vec<String>, Contr
 }
 
 #[test]
-fn what_leads_to_a_protected_or_hidden_path_cannot_be_renamed() {
-    let real = Protected::Real(Kind::File);
+fn directories_above_a_protected_or_hidden_path_cannot_be_renamed() {
+    let real = ProtectedEntry::Real(PathKind::File);
     let more = [
-        ("/h/u/work/.aws", Protected::Real(Kind::Directory)),
-        ("/h/u/work/AGENTS.md", Protected::Link),
+        ("/h/u/work/.aws", ProtectedEntry::Real(PathKind::Directory)),
+        ("/h/u/work/AGENTS.md", ProtectedEntry::Link),
         ("/h/u/work/docs/deep/agents.md", real),
         ("/h/u/work/.git/config", real),
     ];
@@ -593,12 +606,12 @@ fn what_leads_to_a_protected_or_hidden_path_cannot_be_renamed() {
 }
 
 #[test]
-fn names_that_cannot_be_held_are_reported_and_if_required_nothing_starts() {
+fn names_that_cannot_be_protected_are_reported_or_stop_the_session() {
     assert_eq!(held(&[], Some("no room")).1, ControlState::NotEnforced);
     let mut policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
     policy.required.push(Control::Protected);
-    let mut place = place(&policy);
-    place.unheld = Some("no room".to_owned());
-    let error = plan(&policy, &machine(), &place).expect_err("it is required").to_string();
+    let mut survey = surveyed(&policy);
+    survey.names.unheld = Some("no room".to_owned());
+    let error = plan(&policy, &machine(), &survey).expect_err("it is required").to_string();
     assert!(error.contains("protected") && error.contains("no room"), "{error}");
 }

@@ -1,36 +1,36 @@
-//! The calls from number 424 on, which have the same number on every architecture, and what becomes
-//! of each. A call that is not in this table is newer than the last review: it is refused as if the
-//! kernel did not know it, and so callers use the older ones.
+//! The calls from number 424 on, which have the same number on every architecture, each with its verdict. A
+//! call that is not in this table is newer than the last review. It fails with ENOSYS, as if the kernel did
+//! not know it, so callers fall back to older calls.
 
-/// What becomes of a call.
+/// What the filter does with a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum CallVerdict {
     Allowed,
     /// Fails with EPERM.
     Refused,
-    /// Fails with ENOSYS, so that callers use an older call, whose arguments a filter can see.
+    /// Fails with ENOSYS, so that callers fall back to an older call, whose arguments a filter can see.
     Unknown,
-    /// Its arguments decide: `seccomp::compile_all` has the rule.
-    Asked,
+    /// The arguments decide: `seccomp::compile_all` has the rule.
+    ByArguments,
 }
 
 /// The first number in the table.
 pub(super) const FIRST: u32 = 424;
 
-/// The newest call that was looked at (Linux 6.18). Every number above it is refused.
+/// The newest reviewed call (Linux 6.18). Every higher number is refused.
 pub(super) const NEWEST_REVIEWED: u32 = 469;
 
-const ALLOWED: Verdict = Verdict::Allowed;
-const REFUSED: Verdict = Verdict::Refused;
-const UNKNOWN: Verdict = Verdict::Unknown;
-const ASKED: Verdict = Verdict::Asked;
+const ALLOWED: CallVerdict = CallVerdict::Allowed;
+const REFUSED: CallVerdict = CallVerdict::Refused;
+const UNKNOWN: CallVerdict = CallVerdict::Unknown;
+const BY_ARGUMENTS: CallVerdict = CallVerdict::ByArguments;
 
 const OF_NAMESPACE: &str = "signals and processes are held by the pid namespace or by Landlock";
 const OWN_FILES: &str = "changes what the older calls can change, under the same checks";
 
-/// In the order of their numbers, each with the reason.
+/// The reviewed calls in the order of their numbers, each with the reason.
 #[rustfmt::skip]
-pub(super) const REVIEWED: &[(&str, Verdict, &str)] = &[
+pub(super) const REVIEWED: &[(&str, CallVerdict, &str)] = &[
     ("pidfd_send_signal", ALLOWED, OF_NAMESPACE),
     ("io_uring_setup", REFUSED, "performs calls past this filter"),
     ("io_uring_enter", REFUSED, "performs calls past this filter"),
@@ -59,7 +59,7 @@ pub(super) const REVIEWED: &[(&str, Verdict, &str)] = &[
     ("futex_waitv", ALLOWED, "waits"),
     ("set_mempolicy_home_node", ALLOWED, "its own memory"),
     ("cachestat", ALLOWED, "asks about a file that it has opened"),
-    ("fchmodat2", ASKED, "can leave setuid and setgid files behind"),
+    ("fchmodat2", BY_ARGUMENTS, "can leave setuid and setgid files behind"),
     ("map_shadow_stack", ALLOWED, "its own memory"),
     ("futex_wake", ALLOWED, "its own memory"),
     ("futex_wait", ALLOWED, "waits"),
@@ -79,8 +79,8 @@ pub(super) const REVIEWED: &[(&str, Verdict, &str)] = &[
     ("file_setattr", UNKNOWN, "changes attributes of a file that it need not be able to open"),
 ];
 
-/// The calls with a verdict, by number.
-pub(super) fn with(verdict: Verdict) -> impl Iterator<Item = i64> {
+/// The numbers of the calls with this verdict.
+pub(super) fn with(verdict: CallVerdict) -> impl Iterator<Item = i64> {
     let numbered = (i64::from(FIRST)..).zip(REVIEWED);
     numbered.filter(move |(_, (_, of, _))| *of == verdict).map(|(number, _)| number)
 }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_up_to_the_newest_was_looked_at() {
+    fn every_number_up_to_the_newest_was_reviewed() {
         assert_eq!(REVIEWED.len(), (NEWEST_REVIEWED - FIRST + 1) as usize);
         assert!(REVIEWED.iter().all(|(name, _, reason)| !name.is_empty() && !reason.is_empty()));
         let number = |name| {

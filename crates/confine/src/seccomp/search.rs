@@ -1,25 +1,26 @@
-//! Builds one filter program from many rules. The program finds a call's number by binary search,
-//! and looks at arguments only of calls that a rule names. Reason: when a filter is installed, the
-//! kernel runs it for every call number, to learn which calls it always allows. With a linear list
-//! of our length that takes ten times as long.
+//! Builds one filter program from many rules. The program finds the number of a call by binary search, and
+//! checks arguments only for calls with a rule. The reason: when a filter is installed, the kernel runs it
+//! for every call number, to learn which calls it always allows. With a linear list of this length that takes
+//! ten times as long.
 
 use std::collections::BTreeMap;
 
 use super::{FilterError, Instruction, newer};
 
-pub(crate) type Program = Vec<Instruction>;
+/// A filter as the kernel runs it.
+pub(crate) type FilterProgram = Vec<Instruction>;
 
-/// What becomes of a call that is named.
+/// What the filter does with a call that has a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum FilterAnswer {
     /// The call fails with this error number.
     Refused(i32),
-    /// The index of the program that looks at the call's arguments.
-    Asked(usize),
+    /// The index of the program that checks the arguments of the call.
+    ByArguments(usize),
 }
 
-/// Numbers from here on are calls that nobody has reviewed, and then a second table of the same calls
-/// (x32): no rule names them.
+/// Numbers from here on are calls that were not reviewed, and then a second table of the same calls (x32). No
+/// rule names them.
 const NOT_REVIEWED: u32 = newer::NEWEST_REVIEWED + 1;
 
 #[cfg(target_arch = "aarch64")]
@@ -37,13 +38,12 @@ pub(super) const ALLOW: u32 = 0x7fff_0000;
 const KILL_PROCESS: u32 = 0x8000_0000;
 const ERRNO: u32 = 0x0005_0000;
 
-/// A program that answers each of these calls so, allows all others that were reviewed, refuses those
-/// that were not as if the kernel did not know them, and ends whoever makes calls of another kind of
-/// machine.
+/// A program that gives each of these calls its answer and allows all other reviewed calls. Calls that were
+/// not reviewed fail with ENOSYS. A process that makes calls of another architecture is killed.
 pub(super) fn program(
-    answers: &BTreeMap<i64, Answer>,
-    programs: &[Program],
-) -> Result<Program, FilterError> {
+    answers: &BTreeMap<i64, FilterAnswer>,
+    programs: &[FilterProgram],
+) -> Result<FilterProgram, FilterError> {
     let mut named = Vec::new();
     for (call, answer) in answers {
         named.push((u32::try_from(*call).map_err(|_| FilterError::TooLong)?, *answer));
@@ -56,10 +56,11 @@ pub(super) fn program(
         branch(IF_AT_LEAST, NOT_REVIEWED, 0)?,
         give(refusal(libc::ENOSYS)),
     ];
-    // The last of them is for calls that nobody has reviewed.
+    // If the number is lower, the branch skips the last instruction, which refuses calls that were not
+    // reviewed.
     front[4].jf = 1;
     let mut jumps = Vec::new();
-    halve(&named, &mut front, &mut jumps)?;
+    append_search(&named, &mut front, &mut jumps)?;
     let starts = programs.iter().scan(front.len(), |start, program| {
         let this = *start;
         *start += program.len();
@@ -73,11 +74,11 @@ pub(super) fn program(
     Ok(front.into_iter().chain(programs.iter().flatten().copied()).collect())
 }
 
-/// Appends what finds a number among these; where a jump to one of the programs must still be told how
-/// far, it is noted.
-fn halve(
-    named: &[(u32, Answer)],
-    into: &mut Program,
+/// Appends the binary search for these call numbers. `jumps` gets each jump to a program whose distance is
+/// not known yet: the index of the jump and of the program.
+fn append_search(
+    named: &[(u32, FilterAnswer)],
+    into: &mut FilterProgram,
     jumps: &mut Vec<(usize, usize)>,
 ) -> Result<(), FilterError> {
     match named {
@@ -86,8 +87,8 @@ fn halve(
             into.push(branch(IF_EQUAL, *call, 1)?);
             into.push(give(ALLOW));
             match answer {
-                Answer::Refused(errno) => into.push(give(refusal(*errno))),
-                Answer::Asked(program) => {
+                FilterAnswer::Refused(errno) => into.push(give(refusal(*errno))),
+                FilterAnswer::ByArguments(program) => {
                     jumps.push((into.len(), *program));
                     into.push(Instruction { code: JUMP, jt: 0, jf: 0, k: 0 });
                 }
@@ -97,15 +98,15 @@ fn halve(
             let (lower, upper) = many.split_at(many.len() / 2);
             let at = into.len();
             into.push(give(ALLOW));
-            halve(lower, into, jumps)?;
+            append_search(lower, into, jumps)?;
             into[at] = branch(IF_AT_LEAST, upper[0].0, into.len() - at - 1)?;
-            halve(upper, into, jumps)?;
+            append_search(upper, into, jumps)?;
         }
     }
     Ok(())
 }
 
-/// Goes on with the next instruction, or so much further if the comparison holds.
+/// A conditional jump: if the comparison holds, the program skips `further` instructions.
 fn branch(comparison: u16, with: u32, further: usize) -> Result<Instruction, FilterError> {
     let jt = u8::try_from(further).map_err(|_| FilterError::TooLong)?;
     Ok(Instruction { code: comparison, jt, jf: 0, k: with })
@@ -124,20 +125,20 @@ pub(super) fn refusal(errno: i32) -> u32 {
 mod tests {
     use super::*;
 
-    fn run(program: &Program, architecture: u32, call: u32) -> (u32, usize) {
+    fn run(program: &FilterProgram, architecture: u32, call: u32) -> (u32, usize) {
         super::super::trial::run(program, architecture, call, [0; 6])
     }
 
     #[test]
     fn each_call_gets_its_answer_and_no_other() {
         let programs = vec![vec![give(11)], vec![give(21), give(22)], vec![give(31)]];
-        let answers: BTreeMap<i64, Answer> = (0..90)
+        let answers: BTreeMap<i64, FilterAnswer> = (0..90)
             .map(|n| {
                 let answer = match n % 5 {
-                    0 => Answer::Asked(2),
-                    1 => Answer::Asked(1),
-                    2 => Answer::Asked(0),
-                    other => Answer::Refused(other),
+                    0 => FilterAnswer::ByArguments(2),
+                    1 => FilterAnswer::ByArguments(1),
+                    2 => FilterAnswer::ByArguments(0),
+                    other => FilterAnswer::Refused(other),
                 };
                 (i64::from(n * 4 + 1), answer)
             })
@@ -147,8 +148,8 @@ mod tests {
             let (given, steps) = run(&program, ARCHITECTURE, call);
             let expected = match answers.get(&i64::from(call)) {
                 None => ALLOW,
-                Some(Answer::Refused(errno)) => refusal(*errno),
-                Some(Answer::Asked(program)) => [11, 21, 31][*program],
+                Some(FilterAnswer::Refused(errno)) => refusal(*errno),
+                Some(FilterAnswer::ByArguments(program)) => [11, 21, 31][*program],
             };
             assert_eq!(given, expected, "call {call}");
             assert!(steps < 18, "{steps} for call {call}");
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn more_than_a_jump_can_span_is_refused() {
-        let answers = (0..400).map(|call| (call, Answer::Refused(1))).collect();
+        let answers = (0..400).map(|call| (call, FilterAnswer::Refused(1))).collect();
         assert!(matches!(program(&answers, &[]), Err(FilterError::TooLong)));
     }
 }

@@ -3,7 +3,7 @@
 use super::search::{ALLOW, ARCHITECTURE, refusal};
 use super::*;
 
-const SHAPES: [(UnixSockets, Internet); 6] = [
+const SPECS: [(UnixSockets, Internet); 6] = [
     (UnixSockets::Local, Internet::None),
     (UnixSockets::Local, Internet::Own),
     (UnixSockets::Local, Internet::Machine),
@@ -12,18 +12,18 @@ const SHAPES: [(UnixSockets, Internet); 6] = [
     (UnixSockets::None, Internet::Machine),
 ];
 
-fn shape(unix: UnixSockets, internet: Internet) -> Shape {
-    Shape { sockets: Sockets { unix, internet }, namespaces: Namespaces::Machine }
+fn spec(unix: UnixSockets, internet: Internet) -> FilterSpec {
+    FilterSpec { sockets: Sockets { unix, internet }, namespaces: Namespaces::Machine }
 }
 
 /// The error that a call fails with; 0 if it is allowed.
-fn answer(shape: Shape, call: i64, arguments: &[i32]) -> i32 {
+fn answer(spec: FilterSpec, call: i64, arguments: &[i32]) -> i32 {
     let mut all = [0; 6];
     for (at, argument) in arguments.iter().enumerate() {
-        // What is above an int is not looked at, by the kernel either.
+        // The kernel ignores the upper half of an int argument, and so must the filter.
         all[at] = u64::from(argument.cast_unsigned()) | 0xdead_0000_0000_0000;
     }
-    let program = filter(shape).unwrap();
+    let program = filter(spec).unwrap();
     let (said, steps) = trial::run(&program, ARCHITECTURE, u32::try_from(call).unwrap(), all);
     assert!(steps < 64, "{steps} steps for call {call}");
     let errnos = [
@@ -38,10 +38,11 @@ fn answer(shape: Shape, call: i64, arguments: &[i32]) -> i32 {
 }
 
 #[test]
-fn filters_are_short_for_every_shape() {
-    for (unix, internet) in SHAPES {
+fn filters_are_short_for_every_specification() {
+    for (unix, internet) in SPECS {
         for namespaces in [Namespaces::Own, Namespaces::Machine] {
-            let filter = filter(Shape { sockets: Sockets { unix, internet }, namespaces }).unwrap();
+            let filter =
+                filter(FilterSpec { sockets: Sockets { unix, internet }, namespaces }).unwrap();
             assert!(filter.len() < 1024, "{}", filter.len());
         }
     }
@@ -58,13 +59,13 @@ fn every_refused_call_has_a_reason_and_is_named_once() {
     let asked = [libc::SYS_clone, libc::SYS_ioctl, libc::SYS_personality, libc::SYS_prctl];
     let sockets = [libc::SYS_socket, libc::SYS_socketpair, libc::SYS_setsockopt];
     let modes = MODES.iter().map(|(call, _)| *call).chain(OPENS.iter().map(|(call, ..)| *call));
-    let newer = [Verdict::Refused, Verdict::Unknown].into_iter().flat_map(newer::with);
+    let newer = [CallVerdict::Refused, CallVerdict::Unknown].into_iter().flat_map(newer::with);
     let calls = all.iter().map(|(call, _)| *call).chain(asked).chain(sockets);
     let calls: Vec<i64> = calls.chain(modes).chain(newer).collect();
     let numbers: std::collections::BTreeSet<_> = calls.iter().collect();
     assert_eq!(numbers.len(), calls.len());
-    // Each call whose arguments decide has its rule.
-    assert!(newer::with(Verdict::Asked).all(|call| numbers.contains(&call)));
+    // Each call whose arguments decide has a rule.
+    assert!(newer::with(CallVerdict::ByArguments).all(|call| numbers.contains(&call)));
 }
 
 #[test]
@@ -81,22 +82,22 @@ fn unix_sockets_with_a_name_and_datagram_pairs_are_refused_where_only_pairs_are_
         (15, libc::ESOCKTNOSUPPORT),
         (0, libc::ESOCKTNOSUPPORT),
     ] {
-        for (sockets, internet) in SHAPES {
-            let shape = shape(sockets, internet);
+        for (sockets, internet) in SPECS {
+            let spec = spec(sockets, internet);
             let named = if sockets == UnixSockets::Local { 0 } else { libc::EAFNOSUPPORT };
-            assert_eq!(answer(shape, libc::SYS_socket, &[unix, kind, 0]), named, "{kind}");
+            assert_eq!(answer(spec, libc::SYS_socket, &[unix, kind, 0]), named, "{kind}");
             let pair = if sockets == UnixSockets::Local { 0 } else { of_pairs };
-            assert_eq!(answer(shape, libc::SYS_socketpair, &[unix, kind, 0]), pair, "{kind}");
+            assert_eq!(answer(spec, libc::SYS_socketpair, &[unix, kind, 0]), pair, "{kind}");
             for family in [libc::AF_INET, libc::AF_TIPC, libc::AF_NETLINK, 0] {
-                let pair = answer(shape, libc::SYS_socketpair, &[family, stream, 0]);
+                let pair = answer(spec, libc::SYS_socketpair, &[family, stream, 0]);
                 assert_eq!(pair, libc::EAFNOSUPPORT, "family {family}");
             }
         }
     }
-    let pairs_only = shape(UnixSockets::None, Internet::None);
+    let pairs_only = spec(UnixSockets::None, Internet::None);
     for call in [libc::SYS_connect, libc::SYS_bind] {
         assert_eq!(answer(pairs_only, call, &[]), libc::EPERM);
-        assert_eq!(answer(shape(UnixSockets::None, Internet::Machine), call, &[]), 0);
+        assert_eq!(answer(spec(UnixSockets::None, Internet::Machine), call, &[]), 0);
     }
 }
 
@@ -128,7 +129,7 @@ fn internet_sockets_have_the_usual_protocols_only() {
         ] {
             for unix in [UnixSockets::Local, UnixSockets::None] {
                 let said = |internet| {
-                    answer(shape(unix, internet), libc::SYS_socket, &[family, kind, number])
+                    answer(spec(unix, internet), libc::SYS_socket, &[family, kind, number])
                 };
                 assert_eq!(said(Internet::None), none, "{number}");
                 assert_eq!(said(Internet::Own), own, "{number}");
@@ -137,7 +138,7 @@ fn internet_sockets_have_the_usual_protocols_only() {
         }
     }
     let said = |internet, family, number| {
-        answer(shape(UnixSockets::Local, internet), libc::SYS_socket, &[family, datagram, number])
+        answer(spec(UnixSockets::Local, internet), libc::SYS_socket, &[family, datagram, number])
     };
     assert_eq!(said(Internet::Own, libc::AF_NETLINK, 0), none);
     assert_eq!(said(Internet::Machine, libc::AF_NETLINK, 0), 0);
@@ -145,8 +146,8 @@ fn internet_sockets_have_the_usual_protocols_only() {
     for family in [libc::AF_PACKET, libc::AF_VSOCK, libc::AF_ALG, libc::AF_XDP, AF_SMC, 0] {
         assert_eq!(said(Internet::Machine, family, 0), none, "family {family}");
     }
-    let shape = shape(UnixSockets::Local, Internet::Machine);
-    let option = |level, name| answer(shape, libc::SYS_setsockopt, &[3, level, name]);
+    let spec = spec(UnixSockets::Local, Internet::Machine);
+    let option = |level, name| answer(spec, libc::SYS_setsockopt, &[3, level, name]);
     assert_eq!(option(libc::IPPROTO_TCP, libc::TCP_ULP), libc::ENOPROTOOPT);
     assert_eq!(option(libc::IPPROTO_TCP, libc::TCP_NODELAY), 0);
     assert_eq!(option(libc::SOL_SOCKET, libc::TCP_ULP), 0);
@@ -154,7 +155,7 @@ fn internet_sockets_have_the_usual_protocols_only() {
 
 #[test]
 fn no_call_gives_a_file_the_setuid_or_the_setgid_bit() {
-    let shape = shape(UnixSockets::Local, Internet::Own);
+    let spec = spec(UnixSockets::Local, Internet::Own);
     for (mode, errno) in [
         (0o644, 0),
         (0o1777, 0),
@@ -167,29 +168,29 @@ fn no_call_gives_a_file_the_setuid_or_the_setgid_bit() {
         for (call, argument) in MODES {
             let mut arguments = [0; 6];
             arguments[usize::from(*argument)] = mode;
-            assert_eq!(answer(shape, *call, &arguments), errno, "call {call}, mode {mode:o}");
+            assert_eq!(answer(spec, *call, &arguments), errno, "call {call}, mode {mode:o}");
         }
         for (call, flags, at) in OPENS {
             for (flag, errno) in [
                 (libc::O_CREAT | libc::O_WRONLY, errno),
                 (libc::O_TMPFILE | libc::O_RDWR, errno),
-                // Nothing is made, and the mode is whatever was in the register.
+                // No file is created, and the mode is whatever was in the register.
                 (libc::O_RDONLY, 0),
                 (libc::O_RDWR | libc::O_DIRECTORY | libc::O_CLOEXEC, 0),
             ] {
                 let mut arguments = [0; 6];
                 arguments[usize::from(*flags)] = flag;
                 arguments[usize::from(*at)] = mode;
-                assert_eq!(answer(shape, *call, &arguments), errno, "{call} {flag:o} {mode:o}");
+                assert_eq!(answer(spec, *call, &arguments), errno, "{call} {flag:o} {mode:o}");
             }
         }
     }
-    assert_eq!(answer(shape, libc::SYS_openat2, &[]), libc::ENOSYS);
+    assert_eq!(answer(spec, libc::SYS_openat2, &[]), libc::ENOSYS);
 }
 
 #[test]
-fn calls_that_nobody_has_reviewed_are_unknown() {
-    let shape = shape(UnixSockets::Local, Internet::Own);
+fn calls_that_were_not_reviewed_are_unknown() {
+    let spec = spec(UnixSockets::Local, Internet::Own);
     for (call, errno) in [
         (467, libc::EPERM),
         (libc::SYS_memfd_secret, libc::EPERM),
@@ -203,9 +204,9 @@ fn calls_that_nobody_has_reviewed_are_unknown() {
         (libc::SYS_landlock_restrict_self, 0),
         (libc::SYS_read, 0),
     ] {
-        assert_eq!(answer(shape, call, &[]), errno, "call {call}");
+        assert_eq!(answer(spec, call, &[]), errno, "call {call}");
     }
-    let clone = |flags| answer(shape, libc::SYS_clone, &[flags]);
+    let clone = |flags| answer(spec, libc::SYS_clone, &[flags]);
     assert_eq!(clone(libc::CLONE_NEWUSER | libc::SIGCHLD), libc::EPERM);
     assert_eq!(clone(libc::CLONE_VM | libc::CLONE_THREAD | libc::SIGCHLD), 0);
 }

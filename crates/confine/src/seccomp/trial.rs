@@ -1,10 +1,10 @@
-//! Runs a filter program as the kernel would, for tests.
+//! Runs a filter program in tests, as the kernel would.
 
-use super::search::Program;
+use super::search::FilterProgram;
 
-/// What the program says to a call with these arguments, and after how many instructions.
+/// The program's result for a call with these arguments, and the number of instructions that it took.
 pub(super) fn run(
-    program: &Program,
+    program: &FilterProgram,
     architecture: u32,
     call: u32,
     arguments: [u64; 6],

@@ -1,9 +1,10 @@
-//! The first process of a session's pid namespace: reaps orphans, and does nothing else. It holds
-//! no descriptor, hears no signal, and cannot be looked into; when it ends, all in it end.
+//! The init process of a session's pid namespace. It only reaps orphans. It has no open descriptor, blocks
+//! all signals, and other processes of the session cannot read or trace it. When it ends, the kernel ends all
+//! processes of the namespace.
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
-/// No process of a session can look into this one from now on, nor change it.
+/// Prevents processes of the session from reading or tracing this process.
 pub(super) fn close_to_others() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
@@ -11,9 +12,9 @@ pub(super) fn close_to_others() {
 /// Never returns.
 pub(super) fn run() -> ! {
     close_to_others();
-    // SAFETY: what follows has its values in this frame.
+    // SAFETY: the code below uses only values of this stack frame.
     unsafe { windlass_procs::memory::forget_heap() };
-    // SAFETY: system calls on values of this frame only; nothing else runs in this process.
+    // SAFETY: system calls on values of this stack frame; this process runs no other code.
     unsafe {
         libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0);
         libc::prctl(libc::PR_SET_NAME, windlass_procs::INIT_NAME.as_ptr());

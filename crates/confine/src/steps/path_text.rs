@@ -1,5 +1,5 @@
-//! Paths in a plan: text where they are UTF-8, else their bytes as a list of numbers. Any name that a
-//! file can have can be bound or hidden.
+//! The JSON form of paths in a plan: a string if the path is UTF-8, otherwise its bytes as a list of numbers.
+//! So a plan can bind or hide any path.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -49,13 +49,13 @@ impl<'de> Visitor<'de> for TextOrBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Access, Kind, Mount};
+    use crate::plan::{Mount, MountAccess, PathKind};
 
     #[test]
-    fn any_name_goes_through_json_and_text_stays_text() {
+    fn any_path_survives_json_and_utf8_stays_a_string() {
         for name in [&b"/plain"[..], b"/caf\xc3\xa9", b"/caf\xe9", b"/\xff\xfe/\x80"] {
             let path = PathBuf::from(OsString::from_vec(name.to_vec()));
-            let mount = Mount::Bind { path, kind: Kind::File, access: Access::Read };
+            let mount = Mount::Bind { path, kind: PathKind::File, access: MountAccess::Read };
             let text = serde_json::to_string(&mount).unwrap();
             assert_eq!(serde_json::from_str::<Mount>(&text).unwrap(), mount);
             assert_eq!(text.contains("\"path\":\"/"), name.is_ascii() || name[4] == 0xc3, "{text}");

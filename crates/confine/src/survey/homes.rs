@@ -1,16 +1,16 @@
-//! Where the machine's users have their homes, and where programs on PATH are: from there shells run
-//! what they run next.
+//! Home directories of the machine's users, and directories of programs on PATH. Shells run startup files and
+//! programs from these directories, so a session must not change them.
 
 use std::path::{Path, PathBuf};
 
 use windlass_protocol::policy::HOME_DIRECTORIES;
 
-/// Accounts with these shells belong to services: nobody logs in to their homes.
+/// Login shells of service accounts: no user logs in to their homes.
 const NO_LOGIN: [&str; 3] = ["nologin", "false", "sync"];
 
-/// Home directories: this user's, and those of everybody who can log in. Real paths.
+/// Home directories of this user and of every user who can log in, as real paths.
 pub fn homes() -> Vec<PathBuf> {
-    // As bytes: a user's full name need not be text.
+    // As bytes: the full name of a user need not be UTF-8.
     let passwd = std::fs::read("/etc/passwd").unwrap_or_default();
     let passwd = String::from_utf8_lossy(&passwd);
     let mut homes: Vec<PathBuf> =
@@ -21,7 +21,7 @@ pub fn homes() -> Vec<PathBuf> {
     homes
 }
 
-/// Directories of programs on this process's PATH. Real paths.
+/// Directories on this process's PATH, as real paths.
 pub fn programs() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let named = std::env::split_paths(&path).filter(|directory| directory.is_absolute());
@@ -31,8 +31,8 @@ pub fn programs() -> Vec<PathBuf> {
     programs
 }
 
-/// Whether a session may work at a real path without being able to change what shells run next: it is no
-/// home, holds no home, and is no directory of programs or of startup files.
+/// Whether a session that works at this real path cannot change what shells run next. The path is not a home,
+/// no home lies below it, and it is not in a directory of programs or startup files.
 pub fn is_a_place_to_work(here: &Path, homes: &[PathBuf], programs: &[PathBuf]) -> bool {
     let holds_home = homes.iter().any(|home| home.starts_with(here));
     let of_home =
@@ -60,14 +60,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn homes_are_of_those_who_can_log_in() {
+    fn only_users_who_can_log_in_have_homes() {
         let passwd = "root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1::/usr/sbin:/usr/sbin/nologin\n\
             ada:x:1000:1000::/people/ada:/bin/zsh\nbroken:x\n";
         assert_eq!(listed(passwd), [PathBuf::from("/root"), PathBuf::from("/people/ada")]);
     }
 
     #[test]
-    fn no_session_works_in_a_home_above_one_or_where_programs_are() {
+    fn no_session_works_in_a_home_above_a_home_or_among_programs() {
         let homes = [PathBuf::from("/people/ada")];
         let programs = [PathBuf::from("/people/ada/go/bin"), PathBuf::from("/code/.venv/bin")];
         let may = |here: &str| is_a_place_to_work(Path::new(here), &homes, &programs);

@@ -1,9 +1,9 @@
-//! The protected names in the directories that a session can write: which exist, which are links and
-//! where those lead, which are missing. Only looks; the node makes placeholders for what is missing
-//! before the session starts, so that there is something to mount on.
+//! Finds the protected names in the directories that a session can write: which exist, which are symlinks and
+//! where they lead, which are missing. This module only reads. Before the session starts, the node makes
+//! placeholders for missing names, so that the view has a file to mount on.
 //!
-//! A home directory is held more strictly than others: all its names that begin with a dot, and the
-//! directories of programs on PATH that lie in it.
+//! A home directory has more protected names than other directories: every name that begins with a dot, and
+//! the directories of programs on PATH inside the home.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -17,108 +17,113 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use windlass_protocol::policy::{HOME_DIRECTORIES, Policy, TRUSTED_AT_HOME, WorkspaceAccess};
 
-use super::Site;
-use crate::plan::Kind;
+use super::SurveyInput;
+use crate::plan::PathKind;
 use windlass_beneath::DIRECTORY;
 
-/// Links that are followed from one protected name, as the kernel does.
+/// Maximum number of symlinks that are followed from one protected name; the kernel has the same limit.
 const LINKS_MAX: usize = 40;
 
-/// Names of one home that are held one by one. A home with more is reported as not held.
+/// Maximum number of protected dot names in one home. A home with more is reported as not protected.
 const HOME_NAMES_MAX: usize = 512;
 
-/// Placeholders of one session. Where more would be needed (a policy with many writable directories),
-/// missing names are reported as not held.
+/// Maximum number of placeholders of one session. If a session needs more (its policy has many writable
+/// directories), missing names are reported as not protected.
 const PLACEHOLDERS_MAX: usize = 512;
 
 const GIT: &str = ".git";
 
-/// A directory without this is no repository.
+/// Git takes a directory for a repository only if it contains this file.
 const HEAD: &str = "HEAD";
 
-/// What makes git run programs, in a directory that is a repository itself.
+/// Files of a bare repository that can make git run programs.
 const BARE_SETTINGS: [&str; 3] = ["commondir", "config", "hooks"];
 
-/// What is read of a file that names a directory.
+/// Maximum number of bytes that are read from a file that names a directory (`.git`, `commondir`).
 const LINE_BYTES_MAX: u64 = 8192;
 
-/// What is at a protected path.
+/// What exists at a protected path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protected {
-    Real(Kind),
-    /// A symbolic link: held itself. What it leads to is a protected path of its own.
+pub enum ProtectedEntry {
+    Real(PathKind),
+    /// A symlink, which is protected itself. Its target is a separate protected path.
     Link,
-    /// Nothing yet: the node makes this placeholder before the session starts.
+    /// Nothing. The node makes this placeholder before the session starts.
     Missing(Placeholder),
 }
 
-/// What stands at a missing name while a session lives.
+/// What the node puts at a missing name while a session lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placeholder {
-    /// An empty directory: git does not see it and removes it where it has a file to put there, and
-    /// whoever copies or searches the workspace finds nothing in it.
+    /// An empty directory. Git ignores it, and replaces it when a checkout needs the name. Programs that copy
+    /// or search the workspace find no files in it.
     Directory,
-    /// A link that leads nowhere: whoever reads it is told that there is no such file. A shell goes on
-    /// to its next startup file then, which it would not do after any other answer.
+    /// A dangling symlink: opening it fails with ENOENT. A shell then continues with its next startup file,
+    /// which it does after no other error.
     Link,
 }
 
 /// The protected names of one session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Names {
-    pub protected: BTreeMap<PathBuf, Protected>,
-    /// Why some of them cannot be held.
+pub struct ProtectedNames {
+    pub protected: BTreeMap<PathBuf, ProtectedEntry>,
+    /// Why some of the names cannot be protected.
     pub unheld: Option<String>,
 }
 
-impl Names {
-    /// Missing names, each with its placeholder.
+impl ProtectedNames {
+    /// The missing names, each with its placeholder.
     pub fn missing(&self) -> impl Iterator<Item = (&PathBuf, Placeholder)> {
         self.protected.iter().filter_map(|(path, found)| match found {
-            Protected::Missing(placeholder) => Some((path, *placeholder)),
-            Protected::Real(_) | Protected::Link => None,
+            ProtectedEntry::Missing(placeholder) => Some((path, *placeholder)),
+            ProtectedEntry::Real(_) | ProtectedEntry::Link => None,
         })
     }
 
-    /// No placeholder can be made: missing names are not held.
+    /// Drops the missing names, because no placeholder can be made for them.
     pub fn without_missing(&mut self, why: String) {
-        self.protected.retain(|_, found| !matches!(found, Protected::Missing(_)));
+        self.protected.retain(|_, found| !matches!(found, ProtectedEntry::Missing(_)));
         self.unheld.get_or_insert(why);
     }
 }
 
-/// Looks at the protected names in a workspace and in other writable roots, whose paths are real.
-pub(super) fn look(policy: &Policy, site: &Site, workspace: &Path, writable: &[PathBuf]) -> Names {
+/// Finds the protected names in a workspace and in the other writable roots. All paths are real paths.
+pub(super) fn find(
+    policy: &Policy,
+    input: &SurveyInput,
+    workspace: &Path,
+    writable: &[PathBuf],
+) -> ProtectedNames {
     let whole = writable.iter().any(|root| root == Path::new("/"));
     let mut roots = BTreeSet::new();
     if policy.workspace == WorkspaceAccess::Write {
         roots.insert(workspace.to_owned());
     }
-    // A policy that makes the whole machine writable leaves the names in `/` and in homes open.
+    // A policy that makes `/` writable does not protect the names in `/` and in homes.
     roots.extend(writable.iter().filter(|root| root.parent().is_some()).cloned());
-    let mut look = Look { policy, roots: &roots, found: Names::default() };
+    let mut search = NameSearch { policy, roots: &roots, found: ProtectedNames::default() };
     if policy.workspace == WorkspaceAccess::Read {
-        look.directory(workspace, Whose::Anybody);
+        search.directory(workspace, DirectoryRole::Ordinary);
     }
     for root in &roots {
-        if site.workspace_is_new && root == workspace {
+        if input.workspace_is_new && root == workspace {
             continue;
         }
-        let is_home = site.homes.contains(root) && !whole;
-        look.directory(root, if is_home { Whose::Home } else { Whose::Anybody });
+        let is_home = input.homes.contains(root) && !whole;
+        search.directory(root, if is_home { DirectoryRole::Home } else { DirectoryRole::Ordinary });
         if whole {
             continue;
         }
-        for home in site.homes.iter().filter(|home| *home != root && home.starts_with(root)) {
-            look.directory(home, Whose::Home);
+        for home in input.homes.iter().filter(|home| *home != root && home.starts_with(root)) {
+            search.directory(home, DirectoryRole::Home);
         }
-        look.startup_root(root, site);
-        for programs in site.programs.iter().filter(|programs| programs.starts_with(root)) {
-            look.programs(programs, root, site);
+        search.startup_root(root, input);
+        for programs in input.programs.iter().filter(|programs| programs.starts_with(root)) {
+            search.programs(programs, root, input);
         }
     }
-    let mut found = look.found;
+    let mut found = search.found;
     if found.missing().count() > PLACEHOLDERS_MAX {
         found.without_missing(format!(
             "more than {PLACEHOLDERS_MAX} protected names are missing in the writable directories"
@@ -127,29 +132,30 @@ pub(super) fn look(policy: &Policy, site: &Site, workspace: &Path, writable: &[P
     found
 }
 
+/// Decides which names of a directory are protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Whose {
-    Anybody,
+enum DirectoryRole {
+    Ordinary,
     Home,
 }
 
-struct Look<'a> {
+struct NameSearch<'a> {
     policy: &'a Policy,
     /// Directories that the session can write.
     roots: &'a BTreeSet<PathBuf>,
-    found: Names,
+    found: ProtectedNames,
 }
 
-impl Look<'_> {
-    fn directory(&mut self, directory: &Path, whose: Whose) {
+impl NameSearch<'_> {
+    fn directory(&mut self, directory: &Path, role: DirectoryRole) {
         let opened = openat(CWD, directory, DIRECTORY, Mode::empty()).ok();
         for name in &self.policy.protected {
-            let missing = match (whose, TRUSTED_AT_HOME.contains(&name.as_str())) {
-                (Whose::Home, true) => Some(Placeholder::Link),
-                (Whose::Anybody, true) => None,
+            let missing = match (role, TRUSTED_AT_HOME.contains(&name.as_str())) {
+                (DirectoryRole::Home, true) => Some(Placeholder::Link),
+                (DirectoryRole::Ordinary, true) => None,
                 _ => Some(Placeholder::Directory),
             };
-            // Most names are missing, and the kernel finds that out faster from an open directory.
+            // Most names are missing. A lookup relative to an open directory finds that out faster.
             match opened.as_ref().and_then(|opened| missing_part(opened, name)) {
                 Some(part) => self.absent(directory.join(part), missing),
                 None => self.walk(directory, OsStr::new(name), missing),
@@ -158,19 +164,21 @@ impl Look<'_> {
         if self.policy.protected.iter().any(|name| name == GIT) {
             self.repository(directory);
         }
-        if whose == Whose::Home {
+        if role == DirectoryRole::Home {
             self.home(directory);
         }
     }
 
-    /// What git takes for a repository although it is not named `.git`: where a file of that name leads,
-    /// and without a repository at that name the directory itself, once it has a `HEAD`.
+    /// Protects what git takes for a repository although it is not named `.git`: the directory that a file
+    /// named `.git` points to; and if `.git` is not a repository, the directory itself, once it contains a
+    /// `HEAD`.
     fn repository(&mut self, directory: &Path) {
         let git = directory.join(GIT);
         if git.is_file() {
             let Some(named) = first_line(&git, "gitdir:") else { return };
             self.walk(directory, named.as_os_str(), Some(Placeholder::Directory));
-            // The directory of a working tree made by `git worktree` names the repository with the settings.
+            // In a working tree made by `git worktree`, `commondir` names the repository that holds the
+            // settings.
             if let Ok(inner) = directory.join(named).canonicalize()
                 && let Some(common) = first_line(&inner.join("commondir"), "")
             {
@@ -207,11 +215,11 @@ impl Look<'_> {
         }
     }
 
-    /// A writable root at which, or below which, a home keeps programs or startup files.
-    fn startup_root(&mut self, root: &Path, site: &Site) {
+    /// Reports a writable root that lies in a home's directory of programs or startup files.
+    fn startup_root(&mut self, root: &Path, input: &SurveyInput) {
         let is_part =
             |home: &PathBuf| HOME_DIRECTORIES.iter().any(|name| root.starts_with(home.join(name)));
-        if site.homes.iter().any(is_part) {
+        if input.homes.iter().any(is_part) {
             self.unheld(format!(
                 "{} is a directory from which shells run programs and startup files",
                 root.display()
@@ -219,25 +227,25 @@ impl Look<'_> {
         }
     }
 
-    /// A directory of programs on PATH, at or below a writable root.
-    fn programs(&mut self, programs: &Path, root: &Path, site: &Site) {
+    /// Protects a directory on PATH that is a writable root or lies below one.
+    fn programs(&mut self, programs: &Path, root: &Path, input: &SurveyInput) {
         let Ok(below) = programs.strip_prefix(root) else { return };
         if below.as_os_str().is_empty() {
             self.unheld(format!("{} is a directory of programs on PATH", root.display()));
             return;
         }
-        // Elsewhere than in a home it is a tool's environment, which may be made anew.
-        let in_home = site.homes.iter().any(|home| programs.starts_with(home));
+        // Outside a home the directory is part of a tool's environment, which the session may create.
+        let in_home = input.homes.iter().any(|home| programs.starts_with(home));
         let missing = in_home.then_some(Placeholder::Directory);
         self.walk(root, below.as_os_str(), missing);
     }
 
-    /// Finds out what is at a name in a real directory. Every link on the way that lies in a writable
-    /// root is protected, and so is what is found at the end, or would have to be made.
+    /// Resolves a name in a real directory. Protects each symlink on the way that lies in a writable root,
+    /// and the path at the end, whether it exists or is missing.
     fn walk(&mut self, directory: &Path, name: &OsStr, missing: Option<Placeholder>) {
         let mut at = directory.to_owned();
         let mut left: VecDeque<OsString> = parts(Path::new(name));
-        let (mut links, mut kind) = (0, Kind::Directory);
+        let (mut links, mut kind) = (0, PathKind::Directory);
         while let Some(part) = left.pop_front() {
             match part.as_encoded_bytes() {
                 b"/" => at = PathBuf::from("/"),
@@ -249,17 +257,17 @@ impl Look<'_> {
                     let about = match next.symlink_metadata() {
                         Ok(about) => about,
                         Err(error) if error.kind() == ErrorKind::NotFound => {
-                            // What a dangling link leads to could be made where it leads.
+                            // The session could create the target of a dangling symlink.
                             let at_end = Some(Placeholder::Directory);
                             return self.absent(next, if links > 0 { at_end } else { missing });
                         }
                         Err(error) => {
-                            self.unheld(format!("{} cannot be looked at: {error}", next.display()));
+                            self.unheld(format!("cannot read {}: {error}", next.display()));
                             return;
                         }
                     };
                     if !about.is_symlink() {
-                        kind = if about.is_dir() { Kind::Directory } else { Kind::File };
+                        kind = if about.is_dir() { PathKind::Directory } else { PathKind::File };
                         at = next;
                         continue;
                     }
@@ -269,7 +277,7 @@ impl Look<'_> {
                         return;
                     }
                     if self.is_writable(&next) || links == 1 {
-                        self.found.protected.insert(next, Protected::Link);
+                        self.found.protected.insert(next, ProtectedEntry::Link);
                     }
                     let mut target = parts(&target);
                     target.append(&mut left);
@@ -284,16 +292,16 @@ impl Look<'_> {
         if let Some(placeholder) = placeholder
             && self.is_writable(&path)
         {
-            self.found.protected.entry(path).or_insert(Protected::Missing(placeholder));
+            self.found.protected.entry(path).or_insert(ProtectedEntry::Missing(placeholder));
         }
     }
 
-    fn reached(&mut self, path: PathBuf, kind: Kind, by_link: bool, directory: &Path) {
+    fn reached(&mut self, path: PathBuf, kind: PathKind, by_link: bool, directory: &Path) {
         if by_link && !self.is_writable(&path) {
             return;
         }
         if self.roots.iter().any(|root| root.starts_with(&path)) {
-            // The kernel would make the whole root read-only with it.
+            // Mounting this path read-only would make the whole root read-only.
             self.unheld(format!(
                 "a protected name in {} is a link to {}, which the session can write",
                 directory.display(),
@@ -301,7 +309,7 @@ impl Look<'_> {
             ));
             return;
         }
-        self.found.protected.insert(path, Protected::Real(kind));
+        self.found.protected.insert(path, ProtectedEntry::Real(kind));
     }
 
     fn is_writable(&self, path: &Path) -> bool {
@@ -313,7 +321,7 @@ impl Look<'_> {
     }
 }
 
-/// The first part of `name`, if nothing in the directory has it.
+/// The first component of `name`, if the directory has no such entry.
 fn missing_part(directory: &OwnedFd, name: &str) -> Option<OsString> {
     let Some(Component::Normal(part)) = Path::new(name).components().next() else { return None };
     match statat(directory, part, AtFlags::SYMLINK_NOFOLLOW) {
@@ -322,7 +330,7 @@ fn missing_part(directory: &OwnedFd, name: &str) -> Option<OsString> {
     }
 }
 
-/// The path in the first line of a small file, after `start`.
+/// The path in the first line of a file, after the prefix `start`.
 fn first_line(file: &Path, start: &str) -> Option<PathBuf> {
     let mut bytes = Vec::new();
     let opened = std::fs::File::open(file).ok()?;
@@ -332,7 +340,7 @@ fn first_line(file: &Path, start: &str) -> Option<PathBuf> {
     (!path.is_empty()).then(|| OsStr::from_bytes(path).into())
 }
 
-/// The components of a path, from the first to the last.
+/// The components of a path, in order.
 fn parts(path: &Path) -> VecDeque<OsString> {
     let part = |component: Component<'_>| match component {
         Component::CurDir | Component::Prefix(_) => None,
@@ -351,12 +359,12 @@ mod tests {
 
     use super::*;
 
-    struct Scene {
+    struct WorkspaceFixture {
         _dir: tempfile::TempDir,
         root: PathBuf,
     }
 
-    impl Scene {
+    impl WorkspaceFixture {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             let root = dir.path().canonicalize().unwrap();
@@ -368,80 +376,84 @@ mod tests {
             self.root.join("work").join(name)
         }
 
-        fn look(&self, site: &Site) -> Names {
-            look(&Policy::of(Preset::Workspace), site, &self.root.join("work"), &[])
+        fn look(&self, input: &SurveyInput) -> ProtectedNames {
+            find(&Policy::of(Preset::Workspace), input, &self.root.join("work"), &[])
         }
 
-        fn look_at_home(&self, programs: &[&str]) -> Names {
+        fn look_at_home(&self, programs: &[&str]) -> ProtectedNames {
             let homes = vec![self.root.join("work")];
             let programs = programs.iter().map(|name| self.at(name)).collect();
-            self.look(&Site { homes, programs, ..Site::default() })
+            self.look(&SurveyInput { homes, programs, ..SurveyInput::default() })
         }
     }
 
     #[test]
-    fn missing_names_get_placeholders_and_those_of_shells_only_in_a_home() {
-        let scene = Scene::new();
+    fn missing_names_get_placeholders_and_shell_files_only_in_a_home() {
+        let scene = WorkspaceFixture::new();
         std::fs::create_dir(scene.at(".git")).unwrap();
         std::fs::write(scene.at(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
-        let names = scene.look(&Site::default());
+        let names = scene.look(&SurveyInput::default());
         assert_eq!(names.unheld, None);
         assert_eq!(names.protected.len(), TRUSTED_ANYWHERE.len());
-        let found = |names: &Names, name: &str| names.protected.get(&scene.at(name)).copied();
-        assert_eq!(found(&names, ".git"), Some(Protected::Real(Kind::Directory)));
-        assert_eq!(found(&names, ".claude"), Some(Protected::Missing(Placeholder::Directory)));
-        assert_eq!(found(&names, "AGENTS.md"), Some(Protected::Missing(Placeholder::Directory)));
+        let found =
+            |names: &ProtectedNames, name: &str| names.protected.get(&scene.at(name)).copied();
+        assert_eq!(found(&names, ".git"), Some(ProtectedEntry::Real(PathKind::Directory)));
+        assert_eq!(found(&names, ".claude"), Some(ProtectedEntry::Missing(Placeholder::Directory)));
+        assert_eq!(
+            found(&names, "AGENTS.md"),
+            Some(ProtectedEntry::Missing(Placeholder::Directory))
+        );
         assert_eq!(found(&names, ".bashrc"), None);
         std::fs::create_dir(scene.at(".oh-my-zsh")).unwrap();
         let names = scene.look_at_home(&[]);
-        assert_eq!(found(&names, ".bashrc"), Some(Protected::Missing(Placeholder::Link)));
-        assert_eq!(found(&names, "bin"), Some(Protected::Missing(Placeholder::Directory)));
-        assert_eq!(found(&names, ".oh-my-zsh"), Some(Protected::Real(Kind::Directory)));
+        assert_eq!(found(&names, ".bashrc"), Some(ProtectedEntry::Missing(Placeholder::Link)));
+        assert_eq!(found(&names, "bin"), Some(ProtectedEntry::Missing(Placeholder::Directory)));
+        assert_eq!(found(&names, ".oh-my-zsh"), Some(ProtectedEntry::Real(PathKind::Directory)));
         assert_eq!(found(&names, "docs"), None);
     }
 
     #[test]
-    fn whatever_git_takes_for_a_repository_is_held() {
-        let missing = Some(Protected::Missing(Placeholder::Directory));
-        let real = |kind| Some(Protected::Real(kind));
-        let found = |scene: &Scene, name: &str| {
-            scene.look(&Site::default()).protected.get(&scene.at(name)).copied()
+    fn every_directory_that_git_takes_for_a_repository_is_protected() {
+        let missing = Some(ProtectedEntry::Missing(Placeholder::Directory));
+        let real = |kind| Some(ProtectedEntry::Real(kind));
+        let found = |scene: &WorkspaceFixture, name: &str| {
+            scene.look(&SurveyInput::default()).protected.get(&scene.at(name)).copied()
         };
-        let scene = Scene::new();
-        // An empty `.git` is none: git goes on to the directory itself.
+        let scene = WorkspaceFixture::new();
+        // An empty `.git` is not a repository: git then looks at the directory itself.
         std::fs::create_dir(scene.at(".git")).unwrap();
         assert_eq!(found(&scene, "HEAD"), missing);
         assert_eq!(found(&scene, "config"), None);
         std::fs::write(scene.at("HEAD"), "ref: refs/heads/main\n").unwrap();
         std::fs::write(scene.at("config"), "").unwrap();
-        assert_eq!(found(&scene, "HEAD"), real(Kind::File));
-        assert_eq!(found(&scene, "config"), real(Kind::File));
+        assert_eq!(found(&scene, "HEAD"), real(PathKind::File));
+        assert_eq!(found(&scene, "config"), real(PathKind::File));
         assert_eq!(found(&scene, "commondir"), missing);
 
-        let scene = Scene::new();
+        let scene = WorkspaceFixture::new();
         std::fs::write(scene.at(".git"), "gitdir: docs/git\n").unwrap();
         assert_eq!(found(&scene, "docs/git"), missing);
         std::fs::create_dir(scene.at("docs/git")).unwrap();
         std::fs::create_dir(scene.at("shared")).unwrap();
         std::fs::write(scene.at("docs/git/commondir"), "../../shared\n").unwrap();
-        assert_eq!(found(&scene, "docs/git"), real(Kind::Directory));
-        assert_eq!(found(&scene, "shared"), real(Kind::Directory));
+        assert_eq!(found(&scene, "docs/git"), real(PathKind::Directory));
+        assert_eq!(found(&scene, "shared"), real(PathKind::Directory));
         assert_eq!(found(&scene, "HEAD"), None);
     }
 
     #[test]
     fn a_workspace_that_was_just_made_or_is_only_read_has_no_missing_names() {
-        let scene = Scene::new();
-        let new = Site { workspace_is_new: true, ..Site::default() };
-        assert_eq!(scene.look(&new), Names::default());
+        let scene = WorkspaceFixture::new();
+        let new = SurveyInput { workspace_is_new: true, ..SurveyInput::default() };
+        assert_eq!(scene.look(&new), ProtectedNames::default());
         let read = Policy::of(Preset::ReadOnly);
         let work = scene.root.join("work");
-        assert_eq!(look(&read, &Site::default(), &work, &[]), Names::default());
+        assert_eq!(find(&read, &SurveyInput::default(), &work, &[]), ProtectedNames::default());
     }
 
     #[test]
-    fn links_are_followed_to_their_end_within_what_can_be_written() {
-        let scene = Scene::new();
+    fn symlinks_are_followed_within_the_writable_roots() {
+        let scene = WorkspaceFixture::new();
         std::fs::write(scene.at("docs/agents.md"), "").unwrap();
         std::fs::create_dir(scene.root.join("outside")).unwrap();
         for (name, target) in [
@@ -455,9 +467,9 @@ mod tests {
         ] {
             symlink(target, scene.at(name)).unwrap();
         }
-        let names = scene.look(&Site::default());
+        let names = scene.look(&SurveyInput::default());
         assert_eq!(names.unheld, None);
-        let there: Vec<(String, Protected)> = names
+        let there: Vec<(String, ProtectedEntry)> = names
             .protected
             .iter()
             .filter(|(path, _)| path.symlink_metadata().is_ok() || path.ends_with("missing"))
@@ -465,7 +477,7 @@ mod tests {
                 (path.strip_prefix(&scene.root).unwrap().display().to_string(), *found)
             })
             .collect();
-        let link = |name: &str| (format!("work/{name}"), Protected::Link);
+        let link = |name: &str| (format!("work/{name}"), ProtectedEntry::Link);
         let expected = [
             link(".claude"),
             link(".codex"),
@@ -474,38 +486,39 @@ mod tests {
             link("CLAUDE.md"),
             link("GEMINI.md"),
             link("d"),
-            ("work/docs/agents.md".to_owned(), Protected::Real(Kind::File)),
-            ("work/missing".to_owned(), Protected::Missing(Placeholder::Directory)),
+            ("work/docs/agents.md".to_owned(), ProtectedEntry::Real(PathKind::File)),
+            ("work/missing".to_owned(), ProtectedEntry::Missing(Placeholder::Directory)),
         ];
         assert_eq!(there, expected);
     }
 
     #[test]
-    fn what_cannot_be_held_is_said() {
-        let scene = Scene::new();
+    fn a_name_that_cannot_be_protected_is_reported() {
+        let scene = WorkspaceFixture::new();
         symlink(".", scene.at(".claude")).unwrap();
-        assert!(scene.look(&Site::default()).unheld.unwrap().contains("is a link to"));
+        assert!(scene.look(&SurveyInput::default()).unheld.unwrap().contains("is a link to"));
         std::fs::remove_file(scene.at(".claude")).unwrap();
         assert_eq!(scene.look_at_home(&["docs"]).unheld, None);
         assert!(scene.look_at_home(&[""]).unheld.unwrap().contains("PATH"));
         let homes = vec![scene.root.clone()];
         std::fs::rename(scene.root.join("work"), scene.root.join("bin")).unwrap();
         let bin = scene.root.join("bin");
-        let site = Site { homes, ..Site::default() };
-        let names = look(&Policy::of(Preset::Workspace), &site, &bin, &[]);
+        let input = SurveyInput { homes, ..SurveyInput::default() };
+        let names = find(&Policy::of(Preset::Workspace), &input, &bin, &[]);
         assert!(names.unheld.unwrap().contains("startup files"));
     }
 
     #[test]
-    fn programs_on_the_path_are_protected_and_in_a_home_also_where_they_are_missing() {
-        let scene = Scene::new();
-        let found = |names: &Names, name: &str| names.protected.get(&scene.at(name)).copied();
+    fn directories_on_path_are_protected_and_in_a_home_also_when_missing() {
+        let scene = WorkspaceFixture::new();
+        let found =
+            |names: &ProtectedNames, name: &str| names.protected.get(&scene.at(name)).copied();
         let names = scene.look_at_home(&["docs", "go/bin"]);
-        assert_eq!(found(&names, "docs"), Some(Protected::Real(Kind::Directory)));
-        assert_eq!(found(&names, "go"), Some(Protected::Missing(Placeholder::Directory)));
+        assert_eq!(found(&names, "docs"), Some(ProtectedEntry::Real(PathKind::Directory)));
+        assert_eq!(found(&names, "go"), Some(ProtectedEntry::Missing(Placeholder::Directory)));
         let programs = vec![scene.at("docs"), scene.at(".venv/bin")];
-        let names = scene.look(&Site { programs, ..Site::default() });
-        assert_eq!(found(&names, "docs"), Some(Protected::Real(Kind::Directory)));
+        let names = scene.look(&SurveyInput { programs, ..SurveyInput::default() });
+        assert_eq!(found(&names, "docs"), Some(ProtectedEntry::Real(PathKind::Directory)));
         assert_eq!(found(&names, ".venv"), None);
     }
 }

@@ -1,11 +1,11 @@
-//! Each way of asking, for a host that is allowed and for one that is not.
+//! Each kind of proxy request, for an allowed host and for a refused host.
 
 use windlass_protocol::api::EgressDecision;
 
 use super::world::{Client, Host, Manner, World};
 use crate::ledger::Decision;
 
-/// The scheme of URIs; apart from them, so that none in here looks like a real one.
+/// The scheme of URIs. It is a separate constant so that no text here looks like a real URI.
 const HTTP: &str = "http";
 
 const ANSWER: Manner = Manner::Answer("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi");
@@ -26,7 +26,7 @@ async fn connect_opens_a_tunnel_to_a_host_that_a_rule_names() {
     assert_eq!((log.decisions[0].sent_bytes, log.decisions[0].received_bytes), (11, 11));
     let said = world.events.try_recv().unwrap();
     assert!(matches!(said, Decision { host, allowed: true, .. } if host == "a.org"));
-    assert!(world.events.try_recv().is_err(), "said once");
+    assert!(world.events.try_recv().is_err(), "reported once");
 }
 
 #[tokio::test]
@@ -110,7 +110,7 @@ async fn a_request_for_another_host_is_refused_and_nonsense_is_a_bad_request() {
     assert_eq!(host.connections(), 0);
 }
 
-/// A SOCKS5 request, after which the client has its answer.
+/// Sends a SOCKS5 request; returns the client and the reply code.
 pub(super) async fn socks(world: &World, command: u8, address: &[u8], port: u16) -> (Client, u8) {
     let mut client = world.connect().await;
     client.say(&[5, 1, 0]).await;

@@ -1,4 +1,4 @@
-//! HTTP inside a tunnel: each request is for the tunnel's host, or it does not arrive.
+//! HTTP inside a tunnel: a request for another host than the tunnel's does not arrive.
 
 use super::world::{Host, Manner, World};
 
@@ -96,12 +96,13 @@ async fn a_web_socket_passes_and_no_other_switch_does() {
     client.say(ask("websocket").as_bytes()).await;
     let head = client.head().await;
     assert!(head.starts_with("HTTP/1.1 101 ") && head.contains("upgrade: websocket"), "{head}");
-    // The host takes what follows for one more head, and answers it: it came through as bytes.
+    // The test host reads the WebSocket bytes as one more HTTP head and answers it, so the bytes passed
+    // through.
     client.say(b"\x81\x01x\r\n\r\n").await;
     assert_eq!(client.hear(switching.len()).await, switching.as_bytes());
     let mut client = world.tunnel(&place).await;
     client.say(ask("h2c").as_bytes()).await;
     let head = client.head().await;
     assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
-    assert!(!host.heard().contains("h2c"), "the wish does not arrive");
+    assert!(!host.heard().contains("h2c"), "the upgrade request does not arrive");
 }

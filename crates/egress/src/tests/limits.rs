@@ -1,22 +1,22 @@
-//! Slow clients, silent ones, too many of them, and the end of their session.
+//! Time limits, the connection limit, and the end of a session.
 
 use std::time::Duration;
 
 use super::world::{Host, Manner, PATIENCE, World};
-use crate::hello::made::hello;
+use crate::hello::fixtures::hello;
 use crate::ledger::CONNECTIONS_MAX;
-use crate::proxy::Times;
+use crate::timeouts::ProxyTimeouts;
 
-/// A limit that a test waits for.
+/// A time limit short enough for a test to wait for.
 const SOON: Duration = Duration::from_millis(100);
 
 const RULES: [&str; 1] = ["a.org=127.0.0.1"];
-const LONG: Times = Times { head: PATIENCE, hello: PATIENCE, idle: PATIENCE };
+const LONG: ProxyTimeouts = ProxyTimeouts { head: PATIENCE, hello: PATIENCE, idle: PATIENCE };
 
 #[tokio::test]
-async fn a_client_that_does_not_say_what_it_wants_is_closed() {
+async fn a_client_that_sends_no_complete_request_is_closed() {
     let host = Host::new(Manner::Echo).await;
-    let world = World::with(&RULES, &host, Times { head: SOON, ..LONG }, &[]).await;
+    let world = World::with(&RULES, &host, ProxyTimeouts { head: SOON, ..LONG }, &[]).await;
     for words in [&b""[..], b"CONNECT a.org", b"\x05\x01", b"\x05\x01\x00\x05\x01\x00\x03\x05a"] {
         let mut client = world.connect().await;
         client.say(words).await;
@@ -29,7 +29,7 @@ async fn a_client_that_does_not_say_what_it_wants_is_closed() {
 #[tokio::test]
 async fn a_hello_that_does_not_end_is_closed_and_nothing_of_it_arrives() {
     let host = Host::new(Manner::Echo).await;
-    let world = World::with(&RULES, &host, Times { hello: SOON, ..LONG }, &[]).await;
+    let world = World::with(&RULES, &host, ProxyTimeouts { hello: SOON, ..LONG }, &[]).await;
     let mut client = world.tunnel(&format!("a.org:{}", host.port())).await;
     client.say(&hello("a.org")[..20]).await;
     assert_eq!(client.rest().await, b"");
@@ -39,7 +39,7 @@ async fn a_hello_that_does_not_end_is_closed_and_nothing_of_it_arrives() {
 #[tokio::test]
 async fn a_slow_line_passes_unless_it_turns_out_to_be_a_request() {
     let host = Host::new(Manner::Echo).await;
-    let world = World::with(&RULES, &host, Times { hello: SOON, ..LONG }, &[]).await;
+    let world = World::with(&RULES, &host, ProxyTimeouts { hello: SOON, ..LONG }, &[]).await;
     let place = format!("a.org:{}", host.port());
     let mut client = world.tunnel(&place).await;
     client.say(b"HELLO").await;
@@ -70,7 +70,7 @@ async fn a_first_line_without_end_is_refused_at_the_limit() {
 #[tokio::test]
 async fn a_silent_connection_is_closed_and_a_busy_one_is_not() {
     let host = Host::new(Manner::Echo).await;
-    let world = World::with(&RULES, &host, Times { idle: 4 * SOON, ..LONG }, &[]).await;
+    let world = World::with(&RULES, &host, ProxyTimeouts { idle: 4 * SOON, ..LONG }, &[]).await;
     let place = format!("a.org:{}", host.port());
     let mut busy = world.tunnel(&place).await;
     let mut silent = world.tunnel(&place).await;
@@ -91,7 +91,7 @@ async fn a_silent_connection_is_closed_and_a_busy_one_is_not() {
 }
 
 #[tokio::test]
-async fn one_connection_too_many_is_closed_and_counted_and_its_place_comes_back() {
+async fn one_connection_too_many_is_closed_and_counted_and_a_freed_slot_is_reused() {
     let host = Host::new(Manner::Echo).await;
     let mut world = World::with(&RULES, &host, LONG, &[]).await;
     let place = format!("a.org:{}", host.port());
@@ -108,7 +108,7 @@ async fn one_connection_too_many_is_closed_and_counted_and_its_place_comes_back(
         assert_eq!(client.hear(1).await, b"\0", "the others go on");
     }
     held.pop();
-    // The place is free when the proxy has seen the end: until then, one more is closed again.
+    // The slot is free when the proxy has seen the close. Until then, a new connection is closed again.
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         let mut client = world.connect().await;
@@ -116,7 +116,7 @@ async fn one_connection_too_many_is_closed_and_counted_and_its_place_comes_back(
         if client.rest_or(2).await == [5, 0] {
             break;
         }
-        assert!(tokio::time::Instant::now() < deadline, "the place does not come back");
+        assert!(tokio::time::Instant::now() < deadline, "the slot is not freed");
     }
     world.events.close();
 }

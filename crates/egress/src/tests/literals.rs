@@ -1,4 +1,4 @@
-//! Addresses in every spelling, and names that lead where they should not.
+//! Addresses in every spelling, and names that resolve to forbidden addresses.
 
 use super::clients::{by_name, socks};
 use super::world::{Host, Manner, World};
@@ -45,7 +45,7 @@ async fn no_spelling_of_an_address_gets_through_without_a_rule_for_it() {
 }
 
 #[tokio::test]
-async fn a_name_that_leads_to_a_private_address_is_refused() {
+async fn a_name_that_resolves_to_a_private_address_is_refused() {
     let host = Host::new(Manner::Echo).await;
     for answers in [
         &["127.0.0.1"][..],
@@ -54,8 +54,8 @@ async fn a_name_that_leads_to_a_private_address_is_refused() {
         &["::ffff:127.0.0.1"],
         &["169.254.169.254"],
     ] {
-        let times = crate::proxy::Times::USUAL;
-        let world = World::with(&["a.org", "*.b.org"], &host, times, answers).await;
+        let timeouts = crate::timeouts::ProxyTimeouts::DEFAULT;
+        let world = World::with(&["a.org", "*.b.org"], &host, timeouts, answers).await;
         for name in ["a.org", "x.b.org"] {
             let mut client = world.connect().await;
             let place = format!("{name}:{}", host.port());
@@ -71,9 +71,9 @@ async fn a_name_that_leads_to_a_private_address_is_refused() {
 #[tokio::test]
 async fn a_rule_that_names_this_machine_reaches_it_whatever_dns_says() {
     let host = Host::new(Manner::Echo).await;
-    let times = crate::proxy::Times::USUAL;
+    let timeouts = crate::timeouts::ProxyTimeouts::DEFAULT;
     let rules = ["localhost:{}", "index.corp=127.0.0.1"];
-    let world = World::with(&rules, &host, times, &["192.0.2.1"]).await;
+    let world = World::with(&rules, &host, timeouts, &["192.0.2.1"]).await;
     for name in ["localhost", "index.corp"] {
         let mut client = world.tunnel(&format!("{name}:{}", host.port())).await;
         client.say(b"\0!").await;
@@ -82,11 +82,18 @@ async fn a_rule_that_names_this_machine_reaches_it_whatever_dns_says() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_allowed_and_not_there_is_no_refusal() {
+async fn an_unreachable_allowed_host_is_not_counted_as_refused() {
     let host = Host::new(Manner::Echo).await;
-    let world =
-        World::with(&["a.org", "b.org:1=127.0.0.1"], &host, crate::proxy::Times::USUAL, &[]).await;
-    for (place, reason) in [("a.org:80", "not known"), ("b.org:1", "takes no connection")] {
+    let world = World::with(
+        &["a.org", "b.org:1=127.0.0.1"],
+        &host,
+        crate::timeouts::ProxyTimeouts::DEFAULT,
+        &[],
+    )
+    .await;
+    for (place, reason) in
+        [("a.org:80", "cannot be resolved"), ("b.org:1", "refuses the connection")]
+    {
         let mut client = world.connect().await;
         client.say(format!("CONNECT {place} HTTP/1.1\r\n\r\n").as_bytes()).await;
         let answer = client.answer().await;

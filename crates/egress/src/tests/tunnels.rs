@@ -1,5 +1,5 @@
-//! What passes through a tunnel, and what does not: TLS for another name, and protocols in which
-//! the host speaks first.
+//! What passes through a tunnel and what does not: TLS for another name, and protocols in which the
+//! host sends first.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use tokio::net::TcpStream;
 
 use super::clients::{by_name, socks};
 use super::world::{Client, Host, Manner, World, within};
-use crate::hello::made::{hello, message, record, server_name};
+use crate::hello::fixtures::{hello, message, record, server_name};
 use crate::meter::Metered;
-use crate::reach::{Place, Upstream};
+use crate::reach::{AddressSource, Upstream};
 use crate::tunnel;
 
 const RULES: [&str; 2] = ["a.org=127.0.0.1", "b.org:{}=127.0.0.1"];
 
-/// The same tunnel in both ways that there are.
+/// The same tunnel, opened by CONNECT and by SOCKS.
 async fn tunnels(world: &World, name: &str, port: u16) -> [Client; 2] {
     let (by_socks, reply) = socks(world, 1, &by_name(name), port).await;
     assert_eq!(reply, 0);
@@ -105,21 +105,21 @@ async fn a_client_that_has_said_all_still_hears_the_answer() {
 }
 
 #[tokio::test]
-async fn plain_http_2_passes_only_where_a_rule_says_where_the_host_is() {
+async fn plain_http_2_passes_only_to_a_host_whose_rule_names_its_address() {
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let host = Host::new(Manner::Echo).await;
     let world = World::new(&RULES, &host).await;
     let mut client = world.tunnel(&format!("a.org:{}", host.port())).await;
     client.say(preface).await;
     assert_eq!(client.hear(preface.len()).await, preface);
-    // The same host, as if DNS had said where it is.
+    // The same host, as if its address came from DNS.
     let stream = TcpStream::connect(host.address).await.unwrap();
     let stream = Metered::new(stream, Arc::default());
-    let (host_name, place) = ("a.org".to_owned(), Place::LookedUp);
-    let upstream = Upstream { host: host_name, port: host.port(), place, stream };
+    let (host_name, source) = ("a.org".to_owned(), AddressSource::Dns);
+    let upstream = Upstream { host: host_name, port: host.port(), source, stream };
     let (mut near, far) = tokio::io::duplex(1024);
     near.write_all(preface).await.unwrap();
-    within(tunnel::run(far, upstream, &world.door)).await;
+    within(tunnel::run(far, upstream, &world.egress)).await;
     assert_eq!(host.heard().matches("PRI").count(), 1, "the second never arrived");
     assert!(world.refusals().iter().any(|(_, why)| why.contains("HTTP/2")));
 }

@@ -1,4 +1,4 @@
-//! A proxy with rules of a test's choice, and a host that says what it is told to.
+//! A proxy with the rules of a test, and a host with scripted behaviour.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -11,30 +11,36 @@ use windlass_protocol::policy::{HostRule, HostRules};
 
 use crate::Decision;
 use crate::ledger::Ledger;
-use crate::proxy::{self, Times};
-use crate::reach::{Door, Resolver};
+use crate::proxy;
+use crate::reach::{Resolver, SessionEgress};
+use crate::timeouts::ProxyTimeouts;
 
 /// A test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Times in which no test but those of slowness comes to a limit.
-const UNHURRIED: Times = Times { head: PATIENCE, hello: PATIENCE, idle: PATIENCE };
+/// Time limits that only the tests of time limits reach.
+const UNHURRIED: ProxyTimeouts = ProxyTimeouts { head: PATIENCE, hello: PATIENCE, idle: PATIENCE };
 
 /// A proxy for one session.
 pub struct World {
     pub proxy: SocketAddr,
     pub ledger: Arc<Ledger>,
-    pub door: Arc<Door>,
+    pub egress: Arc<SessionEgress>,
     pub events: mpsc::Receiver<Decision>,
 }
 
 impl World {
-    /// A proxy whose rules name `host`'s address, as `{}`, or whatever else they like.
+    /// A proxy with these rules; `{}` in a rule stands for the port of `host`.
     pub async fn new(rules: &[&str], host: &Host) -> Self {
         Self::with(rules, host, UNHURRIED, &["127.0.0.1"]).await
     }
 
-    pub async fn with(rules: &[&str], host: &Host, times: Times, answers: &[&str]) -> Self {
+    pub async fn with(
+        rules: &[&str],
+        host: &Host,
+        timeouts: ProxyTimeouts,
+        answers: &[&str],
+    ) -> Self {
         let port = host.address.port().to_string();
         let rules = rules.iter().map(|rule| HostRule::parse(&rule.replace("{}", &port)).unwrap());
         let (inbox, events) = mpsc::channel(1024);
@@ -43,22 +49,22 @@ impl World {
         let resolver = Arc::new(Resolver::Script(Mutex::new(vec![answers])));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = listener.local_addr().unwrap();
-        let door = Arc::new(Door { ledger: ledger.clone(), resolver, times });
-        let serving = door.clone();
+        let egress = Arc::new(SessionEgress { ledger: ledger.clone(), resolver, timeouts });
+        let serving = egress.clone();
         tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
                 tokio::spawn(proxy::serve(client, serving.clone()));
             }
         });
-        Self { proxy, ledger, door, events }
+        Self { proxy, ledger, egress, events }
     }
 
     pub async fn connect(&self) -> Client {
         Client(TcpStream::connect(self.proxy).await.unwrap())
     }
 
-    /// A tunnel by CONNECT, open.
+    /// A tunnel that CONNECT has opened.
     pub async fn tunnel(&self, place: &str) -> Client {
         let mut client = self.connect().await;
         client.say(format!("CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n\r\n").as_bytes()).await;
@@ -88,7 +94,7 @@ impl Client {
         bytes
     }
 
-    /// An answer's status line and headers.
+    /// A response's status line and headers.
     pub async fn head(&mut self) -> String {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -97,7 +103,7 @@ impl Client {
         String::from_utf8(head).unwrap()
     }
 
-    /// An answer with a body of a stated length.
+    /// A response whose head states the length of its body.
     pub async fn answer(&mut self) -> String {
         let head = self.head().await;
         let length = head.lines().find_map(|line| {
@@ -108,24 +114,24 @@ impl Client {
         head + &String::from_utf8(body).unwrap()
     }
 
-    /// So many bytes, or fewer when the proxy closes the connection before.
+    /// Up to `count` bytes; fewer when the proxy closes the connection before.
     pub async fn rest_or(&mut self, count: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
-        // A connection that is reset is closed too.
+        // A reset counts as a close too.
         let _ = within((&mut self.0).take(count).read_to_end(&mut bytes)).await;
         bytes
     }
 
-    /// What comes until the proxy closes the connection, however it does.
+    /// All bytes until the proxy closes or resets the connection.
     pub async fn rest(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        // A connection that is reset is closed too.
+        // A reset counts as a close too.
         let _ = within(self.0.read_to_end(&mut bytes)).await;
         bytes
     }
 }
 
-/// A host: what it heard on each connection, and what it does with it.
+/// A scripted host, with the bytes that it received.
 pub struct Host {
     pub address: SocketAddr,
     pub heard: Arc<Mutex<Vec<u8>>>,
@@ -135,9 +141,8 @@ pub struct Host {
 /// What a host does with a connection.
 #[derive(Debug, Clone, Copy)]
 pub enum Manner {
-    /// Sends back what it hears.
     Echo,
-    /// Says something first, then echoes.
+    /// Sends a text first, then echoes.
     SpeakFirst(&'static str),
     /// Answers each HTTP head with this.
     Answer(&'static str),
@@ -198,7 +203,7 @@ async fn behave(mut stream: TcpStream, manner: Manner, heard: Arc<Mutex<Vec<u8>>
     }
 }
 
-/// What comes of it, in time.
+/// The future's result; panics when it takes too long.
 pub async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(PATIENCE, future).await.expect("it comes in time")
 }

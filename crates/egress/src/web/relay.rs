@@ -1,4 +1,4 @@
-//! The host's side of HTTP: a connection to it, and what of a message goes on and what does not.
+//! The HTTP connection to the host, and the removal of headers that must not be forwarded.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use tokio::task::JoinHandle;
 use super::HEAD_BYTES_MAX;
 use crate::meter::Metered;
 
-/// A connection to a host, for one request after the other.
+/// A connection to a host, used for one request at a time.
 pub(super) struct Relay {
     sender: SendRequest<Incoming>,
     driver: Arc<Driver>,
 }
 
-/// The task that reads and writes a connection. It ends with the last that needs it.
+/// The task that reads and writes a connection. It is aborted when the last reference is dropped.
 pub(super) struct Driver(JoinHandle<()>);
 
 impl Drop for Driver {
@@ -34,15 +34,15 @@ impl Drop for Driver {
 }
 
 /// Resolves when the host has closed the connection.
-pub(super) type Closed = oneshot::Receiver<Infallible>;
+pub(super) type HostClosed = oneshot::Receiver<Infallible>;
 
 impl Relay {
-    pub async fn open(stream: Metered<TcpStream>) -> hyper::Result<(Self, Closed)> {
+    pub async fn open(stream: Metered<TcpStream>) -> hyper::Result<(Self, HostClosed)> {
         let (sender, connection) =
             Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await?;
         let (open, closed) = oneshot::channel();
         let driver = tokio::spawn(async move {
-            // Why it ended is told by the exchange that it cut.
+            // The request that was interrupted reports the error.
             let _ = connection.with_upgrades().await;
             drop(open);
         });
@@ -54,13 +54,13 @@ impl Relay {
         self.sender.send_request(request).await
     }
 
-    /// Keeps the connection going while an answer is read.
+    /// Keeps the connection open while a response is read.
     pub fn driver(&self) -> Arc<Driver> {
         self.driver.clone()
     }
 }
 
-/// Whether a message may ask to become a WebSocket, the one protocol that is switched to.
+/// Whether a request asks to switch to WebSocket, the only switch that the proxy supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Switch {
     WebSocket,
@@ -68,7 +68,7 @@ pub(super) enum Switch {
 }
 
 impl Switch {
-    pub fn asked_by(headers: &HeaderMap) -> Self {
+    pub fn requested_by(headers: &HeaderMap) -> Self {
         match headers.get(UPGRADE) {
             Some(to) if to.as_bytes().eq_ignore_ascii_case(WEBSOCKET.as_bytes()) => Self::WebSocket,
             _ => Self::No,
@@ -78,8 +78,8 @@ impl Switch {
 
 const WEBSOCKET: &str = "websocket";
 
-/// Removes what is between two neighbours only, and not for the far end. A client may name any header
-/// as one of these: what must be there is put there after this.
+/// Removes hop-by-hop headers. A client may declare any header as hop-by-hop, so the proxy inserts the
+/// headers that must be present after this call.
 pub(super) fn strip(headers: &mut HeaderMap, switch: Switch) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -88,7 +88,7 @@ pub(super) fn strip(headers: &mut HeaderMap, switch: Switch) {
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    let between_neighbours = [
+    let hop_by_hop = [
         CONNECTION,
         EXPECT,
         PROXY_AUTHENTICATE,
@@ -100,7 +100,7 @@ pub(super) fn strip(headers: &mut HeaderMap, switch: Switch) {
         HeaderName::from_static("keep-alive"),
         HeaderName::from_static("proxy-connection"),
     ];
-    for name in named.iter().chain(&between_neighbours) {
+    for name in named.iter().chain(&hop_by_hop) {
         headers.remove(name);
     }
     if switch == Switch::WebSocket {

@@ -1,5 +1,5 @@
-//! What an append and a read cost. Ignored by default: figures are for people, on a release build
-//! (`cargo test --release -p windlass-journal cost -- --ignored --nocapture`).
+//! Measures the cost of an append and of a read. Ignored by default: it only prints figures. Run it on
+//! a release build (`cargo test --release -p windlass-journal cost -- --ignored --nocapture`).
 
 use std::time::Instant;
 
@@ -37,7 +37,7 @@ fn the_cost_of_a_turn_and_of_a_flood() {
     });
     report("the last output by range", 20_000, || {
         let to = log.facts().output_bytes;
-        let range = OutputRange { from: to - 2, to, whose: Whose::Turn(TurnNo(turn)) };
+        let range = OutputRange { from: to - 2, to, scope: OutputScope::Turn(TurnNo(turn)) };
         assert_eq!(log.reader().output(range).unwrap().bytes, "2\n");
     });
     report("a turn by id", 20_000, || {

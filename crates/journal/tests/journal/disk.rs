@@ -1,11 +1,11 @@
-//! A disk that is full, and has room again.
+//! The journal on a full disk, and after the disk has space again.
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use windlass_journal::AppendError;
 
 use super::*;
 
-/// A file system of 512 KiB, where this process may mount one.
+/// A file system of 512 KiB, if this process may mount one.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {

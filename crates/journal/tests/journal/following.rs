@@ -1,4 +1,4 @@
-//! Readers while the log is being written.
+//! Readers that follow a log while it is written.
 
 use std::thread;
 
@@ -26,7 +26,8 @@ fn a_reader_on_another_thread_sees_every_event_once_and_in_order() {
                 after = event.seq;
                 offset += body.len() as u64;
             }
-            let seen = reader.output(OutputRange { from: 0, to: offset, whose: Whose::Session });
+            let seen =
+                reader.output(OutputRange { from: 0, to: offset, scope: OutputScope::Session });
             assert_eq!(seen.unwrap().dropped_before, 0);
         }
         reader.output_end() == offset
@@ -37,7 +38,7 @@ fn a_reader_on_another_thread_sees_every_event_once_and_in_order() {
     assert!(follower.join().unwrap());
 }
 
-/// Segments of 64 KiB, with room for all events of the test.
+/// A quota that gives segments of 64 KiB and keeps all events of the test.
 const SMALL_SEGMENTS: u64 = 1024 * 1024;
 
 #[test]
@@ -74,7 +75,7 @@ trait Portion {
 }
 
 impl Portion for Vec<(Event, Bytes)> {
-    /// The portion, unless it is empty; its first event is the next one.
+    /// The portion, unless it is empty. Checks that its first event is the next one.
     fn unless_empty(self, after: Seq) -> Option<Vec<(Event, Bytes)>> {
         let (first, _) = self.first()?;
         assert_eq!(first.seq, after.next());

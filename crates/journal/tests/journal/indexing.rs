@@ -1,15 +1,15 @@
-//! The index: behind the segments, never in their way, and made again when it is lost.
+//! The index: it is written behind the segments, never blocks them, and is rebuilt when it is lost.
 
 use std::fs;
 
-use windlass_journal::{CreateError, RemoveError, RetentionOptions, due};
+use windlass_journal::{CreateError, RemoveError, RetentionOptions, sessions_to_remove};
 
 use super::*;
 
 #[test]
 fn a_turn_is_found_right_after_its_end_was_appended() {
     let state = tempfile::tempdir().unwrap();
-    // Gathering so long that nothing can come from the index.
+    // The index writer waits so long that no answer can come from the index.
     let options = JournalOptions { index_gather: Duration::from_secs(3600) };
     let journal = Journal::open(state.path(), options).unwrap();
     let mut log = create(&journal, "s");
@@ -74,7 +74,7 @@ fn sessions_are_listed_newest_first_and_live_ones_apart() {
 }
 
 #[test]
-fn a_lost_or_damaged_index_is_made_again_from_the_segments() {
+fn a_lost_or_damaged_index_is_rebuilt_from_the_segments() {
     let state = tempfile::tempdir().unwrap();
     let journal = open(state.path());
     let mut live = create(&journal, "live");
@@ -113,7 +113,7 @@ fn an_index_that_stayed_behind_catches_up() {
     let journal = Journal::open(state.path(), options).unwrap();
     let mut log = create(&journal, "s");
     log.append(vec![accepted(1, "a"), ended(1)]).unwrap();
-    // As if the node was killed here: the first journal never gets to write its index.
+    // As if the node were killed here: the first journal never writes its index.
     let again = open(state.path());
     assert!(again.turn(&id("s"), &turn_id("t1")).unwrap().is_some());
     assert_eq!(again.live_sessions().unwrap(), [id("s")]);
@@ -138,7 +138,7 @@ fn retention_removes_ended_sessions_and_the_oldest_first() {
     let prune = |max_age, max_total_bytes| -> Vec<String> {
         let options = RetentionOptions { max_age, max_total_bytes };
         let (ended, total) = journal.ended().unwrap();
-        let due = due(&ended, total, options, 5_000);
+        let due = sessions_to_remove(&ended, total, options, 5_000);
         assert!(due.iter().all(|id| journal.remove(id).unwrap() >= 10_000));
         due.iter().map(SessionId::to_string).collect()
     };
@@ -156,7 +156,7 @@ fn retention_removes_ended_sessions_and_the_oldest_first() {
 }
 
 #[test]
-fn epochs_go_up_whatever_becomes_of_the_index() {
+fn epochs_increase_even_if_the_index_is_lost() {
     let state = tempfile::tempdir().unwrap();
     let journal = open(state.path());
     assert_eq!(journal.next_epoch().unwrap().0, 1);
@@ -183,7 +183,7 @@ fn sessions_that_come_and_go_leave_no_descriptor_behind() {
     assert!(descriptors() >= 20);
     drop(logs);
     journal.flush_index().unwrap();
-    // The background thread may still hold a few it was given to sync; dropping the journal waits.
+    // The sync thread may still have some descriptors open. Dropping the journal waits for the thread.
     drop(journal);
     assert_eq!(descriptors(), 0);
 }

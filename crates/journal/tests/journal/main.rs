@@ -1,4 +1,4 @@
-//! The journal from outside: what was appended is read back, whatever happened in between.
+//! The journal through its public interface: appended events are read back after crashes, cuts and restarts.
 
 mod cost;
 mod disk;
@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use windlass_journal::{
-    Journal, JournalOptions, NewEvent, NewSession, OutputRange, QUOTA_BYTES_DEFAULT, SessionLog,
-    SessionReader, Whose,
+    Journal, JournalOptions, NewEvent, NewSession, OutputRange, OutputScope, QUOTA_BYTES_DEFAULT,
+    SessionLog, SessionReader,
 };
 use windlass_protocol::event::{EndReason, EventKind, Outcome, Stream, Usage};
 use windlass_protocol::{Event, LinkSeq, Seq, SessionId, TurnId, TurnNo};
@@ -99,7 +99,7 @@ fn session_ended() -> NewEvent {
     )
 }
 
-/// Everything a reader gives, in small portions.
+/// All events of a reader, read in small portions.
 fn all_events(reader: &mut SessionReader) -> Vec<(Event, Bytes)> {
     let (mut all, mut after) = (Vec::new(), Seq(0));
     loop {

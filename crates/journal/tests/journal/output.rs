@@ -1,4 +1,4 @@
-//! Output by range, its tail, and what is found in it.
+//! Output by range, by tail and by search.
 
 use proptest::prelude::*;
 use windlass_journal::LINE_BYTES_MAX;
@@ -7,7 +7,7 @@ use windlass_protocol::event::DropReason;
 use super::*;
 
 fn range(from: u64, to: u64) -> OutputRange {
-    OutputRange { from, to, whose: Whose::Session }
+    OutputRange { from, to, scope: OutputScope::Session }
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn output_is_read_by_range_tail_and_turn() {
     assert_eq!(read(18, 90).bytes, "");
     assert_eq!(read(50, 20).bytes, "");
     assert_eq!(reader.tail(4, OutputRange::ALL).unwrap().bytes, "xxCD");
-    let own = OutputRange { whose: Whose::Turn(TurnNo(2)), ..OutputRange::ALL };
+    let own = OutputRange { scope: OutputScope::Turn(TurnNo(2)), ..OutputRange::ALL };
     let slice = reader.output(own).unwrap();
     assert_eq!((slice.bytes.as_ref(), slice.from, slice.next), (&b"ABCD"[..], 12, 18));
     assert_eq!(reader.tail(4, own).unwrap().bytes, "CD");

@@ -1,10 +1,10 @@
-//! What is kept past the quota, and what is said of the rest.
+//! What a session keeps past its quota, and how the dropped bytes are counted.
 
 use super::*;
 
 const QUOTA: u64 = 1 << 20;
 
-fn print(log: &mut SessionLog, turn: u64, lines: std::ops::Range<u64>) {
+fn append_lines(log: &mut SessionLog, turn: u64, lines: std::ops::Range<u64>) {
     for number in lines {
         let line = format!("{number:0>999}\n");
         log.append(vec![output(turn, line.as_bytes())]).expect("there is room");
@@ -17,17 +17,17 @@ fn kept(dir: &Path) -> u64 {
 }
 
 #[test]
-fn past_the_quota_the_middle_goes_and_is_counted() {
+fn past_the_quota_the_middle_is_dropped_and_counted() {
     let state = tempfile::tempdir().unwrap();
     let journal = open(state.path());
     let mut log = journal.create(NewSession { quota_bytes: QUOTA, ..new_session("s") }).unwrap();
     log.append(vec![accepted(1, "flood()")]).unwrap();
     let mut reader = log.reader();
-    print(&mut log, 1, 0..5000);
+    append_lines(&mut log, 1, 0..5000);
     let dir = state.path().join("sessions/s");
     assert!(kept(&dir) <= QUOTA, "{}", kept(&dir));
     assert!(kept(&dir) > QUOTA / 4 * 3);
-    // Head, one gap, tail: all output bytes are either read or counted.
+    // Head, one gap, tail: every output byte is either read or counted as dropped.
     let (mut from, mut read, mut dropped, mut gaps) = (0, 0, 0, 0);
     while from < log.facts().output_bytes {
         let slice = reader.output(OutputRange { from, ..OutputRange::ALL }).unwrap();
@@ -78,16 +78,16 @@ fn the_code_of_a_waiting_turn_stays_until_it_has_run() {
     let journal = open(state.path());
     let mut log = journal.create(NewSession { quota_bytes: QUOTA, ..new_session("s") }).unwrap();
     log.append(vec![accepted(1, "flood()")]).unwrap();
-    print(&mut log, 1, 0..700);
+    append_lines(&mut log, 1, 0..700);
     log.append(vec![accepted(2, "waits behind it")]).unwrap();
-    print(&mut log, 1, 700..6000);
+    append_lines(&mut log, 1, 700..6000);
     drop(log);
     let (mut log, recovered) = journal.open_session(&id("s")).unwrap();
     let code = vec![(TurnNo(1), "flood()".into()), (TurnNo(2), "waits behind it".into())];
     assert_eq!(recovered.code, code);
     log.append(vec![ended(1), ended(2)]).unwrap();
     journal.flush_index().unwrap();
-    print(&mut log, 3, 6000..9000);
+    append_lines(&mut log, 3, 6000..9000);
     assert!(kept(&state.path().join("sessions/s")) <= QUOTA);
     let total = journal_output_len(&log) + log.facts().output_dropped_bytes;
     assert_eq!(total, log.facts().output_bytes);
@@ -96,7 +96,7 @@ fn the_code_of_a_waiting_turn_stays_until_it_has_run() {
 }
 
 #[test]
-fn no_segment_goes_before_the_index_has_its_turns() {
+fn no_segment_is_dropped_before_the_index_has_its_turns() {
     let state = tempfile::tempdir().unwrap();
     let journal = open(state.path());
     let mut log = journal.create(NewSession { quota_bytes: QUOTA, ..new_session("s") }).unwrap();

@@ -1,4 +1,4 @@
-//! Opening again: after a clean end, after a cut at any byte, after garbage.
+//! Sessions opened again: after a clean end, after a cut at any byte, and after garbage.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ fn worker_ready() -> EventKind {
     }
 }
 
-fn some_life() -> Vec<NewEvent> {
+fn sample_events() -> Vec<NewEvent> {
     vec![
         event(None, worker_ready(), b""),
         accepted(1, "print(1)"),
@@ -63,7 +63,7 @@ fn some_life() -> Vec<NewEvent> {
 fn a_session_opened_again_has_the_facts_and_the_code_it_had() {
     let state = tempfile::tempdir().unwrap();
     let mut log = create(&open(state.path()), "s");
-    for one in some_life() {
+    for one in sample_events() {
         log.append(vec![one]).unwrap();
     }
     let before = log.facts().clone();
@@ -102,7 +102,7 @@ fn a_journal_cut_or_garbled_at_any_byte_opens_to_its_last_whole_record() {
     let path = segments(state.path(), "s").remove(0);
     // Where each record ends, and the facts there.
     let mut ends = vec![(fs::metadata(&path).unwrap().len(), log.facts().clone())];
-    for one in some_life() {
+    for one in sample_events() {
         log.append(vec![one]).unwrap();
         ends.push((fs::metadata(&path).unwrap().len(), log.facts().clone()));
     }
@@ -278,7 +278,7 @@ proptest! {
     }
 }
 
-/// The names of what lies among the sessions.
+/// The names of all entries in the sessions' directory.
 fn among_sessions(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir.join("sessions")).expect("the sessions are there");
     let mut names: Vec<String> =
@@ -300,7 +300,7 @@ fn a_session_is_made_whole_or_not_at_all() {
     assert!(matches!(twice, Err(CreateError::AlreadyExists(_))), "{twice:?}");
     assert_eq!(among_sessions(dir.path()), ["s"]);
 
-    // An earlier node died while it made a session.
+    // An earlier node died while it created a session.
     drop(journal);
     let half = dir.path().join("sessions/.new-1-t");
     fs::create_dir(&half).unwrap();

@@ -25,7 +25,7 @@ const EVENTS: [&str; 13] = [
 
 /// Steps each event from `stage`: event, stage after it, effects.
 #[track_caller]
-fn check(stage: fn(Instant) -> Stage, expected: Expect) {
+fn check(stage: fn(Instant) -> WorkerStage, expected: Expect) {
     let began = Instant::now();
     let mut lines = String::new();
     for word in EVENTS {
@@ -41,52 +41,52 @@ fn until(began: Instant) -> Instant {
     began + Duration::from_secs(10)
 }
 
-fn event(word: &str, began: Instant) -> Event {
-    let clear = |then| Event::ClearAsked { then };
+fn event(word: &str, began: Instant) -> StageEvent {
+    let clear = |then| StageEvent::ClearAsked { then };
     match word {
-        "started" => Event::Started { until: until(began) },
-        "not-started" => Event::NotStarted,
-        "ready" => Event::Ready,
-        "finish" => Event::FinishAsked { until: Some(until(began)) },
-        "finish-now" => Event::FinishAsked { until: None },
-        "clear-afresh" => clear(Then::StartAfresh),
-        "clear-stay" => clear(Then::StayDown),
-        "clear-exit" => clear(Then::Exit),
-        "ended" => Event::WorkerEnded,
-        "none-left" => Event::NoneLeft,
-        "others-left" => Event::OthersLeft,
-        "early" => Event::TimePassed { now: began },
-        "late" => Event::TimePassed { now: until(began) },
+        "started" => StageEvent::Started { until: until(began) },
+        "not-started" => StageEvent::NotStarted,
+        "ready" => StageEvent::Ready,
+        "finish" => StageEvent::FinishAsked { until: Some(until(began)) },
+        "finish-now" => StageEvent::FinishAsked { until: None },
+        "clear-afresh" => clear(AfterClear::StartAfresh),
+        "clear-stay" => clear(AfterClear::StayDown),
+        "clear-exit" => clear(AfterClear::Exit),
+        "ended" => StageEvent::WorkerEnded,
+        "none-left" => StageEvent::NoneLeft,
+        "others-left" => StageEvent::OthersLeft,
+        "early" => StageEvent::TimePassed { now: began },
+        "late" => StageEvent::TimePassed { now: until(began) },
         other => panic!("{other:?} is no event"),
     }
 }
 
-fn named(stage: Stage) -> String {
+fn named(stage: WorkerStage) -> String {
     match stage {
-        Stage::Down => "Down".to_owned(),
-        Stage::Starting { .. } => "Starting".to_owned(),
-        Stage::Up => "Up".to_owned(),
-        Stage::Finishing { .. } => "Finishing".to_owned(),
-        Stage::Clearing { left, then } => format!("Clearing({left:?}, {then:?})"),
+        WorkerStage::Down => "Down".to_owned(),
+        WorkerStage::Starting { .. } => "Starting".to_owned(),
+        WorkerStage::Up => "Up".to_owned(),
+        WorkerStage::Finishing { .. } => "Finishing".to_owned(),
+        WorkerStage::Clearing { left, then } => format!("Clearing({left:?}, {then:?})"),
     }
 }
 
-fn shown(effect: Effect) -> String {
+fn shown(effect: StageEffect) -> String {
     match effect {
-        Effect::TellReady => "tell ready".to_owned(),
-        Effect::TellLate => "tell late".to_owned(),
-        Effect::TellEnded => "tell ended".to_owned(),
-        Effect::AskToFinish { .. } => "ask to finish".to_owned(),
-        Effect::Kill => "kill".to_owned(),
-        Effect::KillOrphans => "kill orphans".to_owned(),
-        Effect::Start => "start".to_owned(),
+        StageEffect::TellReady => "tell ready".to_owned(),
+        StageEffect::TellLate => "tell late".to_owned(),
+        StageEffect::TellEnded => "tell ended".to_owned(),
+        StageEffect::AskToFinish { .. } => "ask to finish".to_owned(),
+        StageEffect::Kill => "kill".to_owned(),
+        StageEffect::KillOrphans => "kill orphans".to_owned(),
+        StageEffect::Start => "start".to_owned(),
     }
 }
 
 #[test]
 fn without_a_worker() {
     check(
-        |_| Stage::Down,
+        |_| WorkerStage::Down,
         expect![[r#"
         started       Starting
         not-started   Down
@@ -108,7 +108,7 @@ fn without_a_worker() {
 #[test]
 fn while_a_worker_starts() {
     check(
-        |began| Stage::Starting { until: until(began) },
+        |began| WorkerStage::Starting { until: until(began) },
         expect![[r#"
             started       Starting
             not-started   Starting
@@ -130,7 +130,7 @@ fn while_a_worker_starts() {
 #[test]
 fn while_a_worker_is_up() {
     check(
-        |_| Stage::Up,
+        |_| WorkerStage::Up,
         expect![[r#"
             started       Up
             not-started   Up
@@ -152,7 +152,7 @@ fn while_a_worker_is_up() {
 #[test]
 fn while_a_worker_finishes() {
     check(
-        |began| Stage::Finishing { until: until(began) },
+        |began| WorkerStage::Finishing { until: until(began) },
         expect![[r#"
             started       Finishing
             not-started   Finishing
@@ -174,7 +174,7 @@ fn while_a_worker_finishes() {
 #[test]
 fn while_a_worker_is_killed_for_the_next() {
     check(
-        |_| clearing(Left::Worker, Then::StartAfresh),
+        |_| clearing(ToReap::Worker, AfterClear::StartAfresh),
         expect![[r#"
             started       Starting
             not-started   Down
@@ -192,7 +192,7 @@ fn while_a_worker_is_killed_for_the_next() {
         "#]],
     );
     check(
-        |_| clearing(Left::Others, Then::StartAfresh),
+        |_| clearing(ToReap::Others, AfterClear::StartAfresh),
         expect![[r#"
             started       Starting
             not-started   Down
@@ -214,7 +214,7 @@ fn while_a_worker_is_killed_for_the_next() {
 #[test]
 fn while_a_worker_is_killed_for_good() {
     check(
-        |_| clearing(Left::Worker, Then::StayDown),
+        |_| clearing(ToReap::Worker, AfterClear::StayDown),
         expect![[r#"
             started       Starting
             not-started   Down
@@ -232,7 +232,7 @@ fn while_a_worker_is_killed_for_good() {
         "#]],
     );
     check(
-        |_| clearing(Left::Others, Then::StayDown),
+        |_| clearing(ToReap::Others, AfterClear::StayDown),
         expect![[r#"
             started       Starting
             not-started   Down
@@ -254,7 +254,7 @@ fn while_a_worker_is_killed_for_good() {
 #[test]
 fn while_everything_is_killed_since_the_keeper_exits() {
     check(
-        |_| clearing(Left::Worker, Then::Exit),
+        |_| clearing(ToReap::Worker, AfterClear::Exit),
         expect![[r#"
         started       Starting
         not-started   Down
@@ -272,7 +272,7 @@ fn while_everything_is_killed_since_the_keeper_exits() {
     "#]],
     );
     check(
-        |_| clearing(Left::Others, Then::Exit),
+        |_| clearing(ToReap::Others, AfterClear::Exit),
         expect![[r#"
         started       Starting
         not-started   Down
@@ -291,6 +291,6 @@ fn while_everything_is_killed_since_the_keeper_exits() {
     );
 }
 
-fn clearing(left: Left, then: Then) -> Stage {
-    Stage::Clearing { left, then }
+fn clearing(left: ToReap, then: AfterClear) -> WorkerStage {
+    WorkerStage::Clearing { left, then }
 }

@@ -1,7 +1,10 @@
-//! What the workspace has grown by since the session began. Measuring means to walk it, a part at a
-//! time: soon when its file system has lost more room than the session may still take, and seldom
-//! when it has not, since others may have freed as much meanwhile. The session may change what is
-//! walked at any time, so the walk goes by descriptors (`windlass_beneath`).
+//! Measures by how much the workspace has grown since the session began. A measurement walks the workspace, a
+//! part at a time:
+//!
+//! - soon, if its file system has lost more space than the session may still use;
+//! - seldom, if it has not: other programs may have freed as much as the session has used.
+//!
+//! The session may change the tree during the walk, so the walk goes by descriptors (`windlass_beneath`).
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -15,57 +18,58 @@ use rustix::fs::{
 use rustix::io::Errno;
 use windlass_beneath::{Directory, Links, READ, open_beneath};
 
-use super::processes::Processes;
+use super::processes::ProcessList;
 
-/// Entries that one look takes in; the walk goes on with the next.
-const ENTRIES_PER_LOOK: usize = 4096;
+/// Entries that one check walks; the next check continues the walk.
+const ENTRIES_PER_CHECK: usize = 4096;
 
-/// Files may be dated by a clock that is late by so much.
+/// The clock of file timestamps may be late by this much.
 const CLOCK_STEP: Duration = Duration::from_millis(10);
 
-/// Directories that a walk remembers to go into, and files with several names that it remembers to
-/// have seen. With more, what it finds is no longer believed.
+/// Maximum number of directories that a walk has still to enter, and of files with several names that it has
+/// seen. With more, the walk counts as incomplete (`blind`).
 const REMEMBERED_MAX: usize = 100_000;
 
-/// Time between two walks, in times of what the last one took: when room was lost, and when not.
+/// Time between two walks, as a multiple of the last walk's time: if the file system has lost space, and if
+/// not.
 const PAUSE_WALKS: u32 = 10;
-const PAUSE_WALKS_UNCALLED: u32 = 100;
+const PAUSE_WALKS_UNPROMPTED: u32 = 100;
 
-/// The workspace's size as far as it is known.
+/// The known size of the workspace, and the growth that is allowed.
 #[derive(Debug)]
-pub(crate) struct Disk {
-    /// Absent where it could not be opened: then nothing is measured.
+pub(crate) struct DiskMeter {
+    /// `None` if the workspace could not be opened: then nothing is measured.
     workspace: Option<Directory>,
     allowed: u64,
-    /// Its size when the session began; unknown until a first walk, in which what was made since
-    /// does not count.
+    /// The size when the session began. Unknown until the first walk, which does not count files that were
+    /// created since.
     baseline: Option<u64>,
     began: SystemTime,
-    /// Its size when it was measured last, and what the file system had left then.
+    /// The size at the last measurement, and the free bytes of the file system then.
     size: u64,
     free: u64,
-    walk: Option<Walk>,
-    /// Nothing was hidden from us when the session began.
+    walk: Option<DiskWalk>,
+    /// The first walk could read everything.
     sees_all: bool,
-    last: Option<Walked>,
+    last: Option<LastWalk>,
 }
 
-/// When a walk ended, and the time that it took of this process.
+/// When the last walk ended, and how long it took.
 #[derive(Debug, Clone, Copy)]
-struct Walked {
+struct LastWalk {
     at: Instant,
     took: Duration,
 }
 
-/// More than is allowed, and more than before.
+/// The workspace has grown by more than is allowed, and since the last measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Grown {
+pub(crate) struct OverDiskLimit {
     pub by: u64,
     pub allowed: u64,
 }
 
-impl Disk {
-    /// As it is now; it may grow as it likes. The path is the one that the node recorded.
+impl DiskMeter {
+    /// A meter without a limit, starting from the current state. The node recorded the path without symlinks.
     pub fn of(workspace: &Path) -> Self {
         let workspace = Directory::recorded(workspace).ok();
         let is_empty = workspace.as_ref().is_some_and(is_empty);
@@ -83,95 +87,101 @@ impl Disk {
         }
     }
 
-    /// It may grow by so much.
+    /// Sets the allowed growth in bytes.
     pub fn allowing(self, allowed: u64) -> Self {
         Self { allowed, ..self }
     }
 
-    /// Whether it is known how large it was when the session began.
+    /// Whether the size at the session's begin is known.
     pub fn has_baseline(&self) -> bool {
         self.baseline.is_some()
     }
 
-    /// Measures a part, if that is called for.
-    pub fn look(&mut self, now: Instant, processes: impl Fn() -> Processes) -> Option<Grown> {
+    /// Walks a part of the workspace if a walk is in progress or due. Returns the growth if it is over the
+    /// limit.
+    pub fn check(
+        &mut self,
+        now: Instant,
+        processes: impl Fn() -> ProcessList,
+    ) -> Option<OverDiskLimit> {
         let free = free_bytes(self.workspace.as_ref()?)?;
-        self.look_with(now, free, processes)
+        self.check_with(now, free, processes)
     }
 
-    fn look_with(
+    fn check_with(
         &mut self,
         now: Instant,
         free: u64,
-        processes: impl Fn() -> Processes,
-    ) -> Option<Grown> {
+        processes: impl Fn() -> ProcessList,
+    ) -> Option<OverDiskLimit> {
         if self.walk.is_none() {
-            if !self.worth_a_walk(now, free) {
+            if !self.walk_is_due(now, free) {
                 return None;
             }
-            self.walk = Walk::begin(self.workspace.as_ref()?, self.began, free);
+            self.walk = DiskWalk::begin(self.workspace.as_ref()?, self.began, free);
         }
         let (root, walk) = (self.workspace.as_ref()?, self.walk.as_mut()?);
-        if walk.go_on(root, ENTRIES_PER_LOOK) == Progress::More {
+        if walk.go_on(root, ENTRIES_PER_CHECK) == WalkProgress::More {
             return None;
         }
         let walk = self.walk.take()?;
         let fallen = self.free.saturating_sub(walk.free);
         let mut size = walk.bytes + processes().unlinked_bytes(walk.device);
         if walk.blind && self.sees_all && self.baseline.is_some() {
-            // The session has made what cannot be seen: then what the file system lost counts.
+            // The session has created something that the keeper cannot read: count what the file system has
+            // lost.
             size = size.max(self.size + fallen);
         }
         let before = std::mem::replace(&mut self.size, size);
         self.free = walk.free;
-        self.last = Some(Walked { at: now, took: walk.took });
+        self.last = Some(LastWalk { at: now, took: walk.took });
         let Some(baseline) = self.baseline else {
             self.baseline = Some(size.saturating_sub(walk.new_bytes));
             self.sees_all = !walk.blind;
             return None;
         };
         let by = size.saturating_sub(baseline);
-        (by > self.allowed && size > before).then_some(Grown { by, allowed: self.allowed })
+        (by > self.allowed && size > before).then_some(OverDiskLimit { by, allowed: self.allowed })
     }
 
-    fn worth_a_walk(&self, now: Instant, free: u64) -> bool {
+    fn walk_is_due(&self, now: Instant, free: u64) -> bool {
         let Some(baseline) = self.baseline else { return true };
         let left = baseline.saturating_add(self.allowed).saturating_sub(self.size);
         let pause = match self.free.saturating_sub(free) > left {
             true => PAUSE_WALKS,
-            false => PAUSE_WALKS_UNCALLED,
+            false => PAUSE_WALKS_UNPROMPTED,
         };
         self.last.is_none_or(|walked| now >= walked.at + walked.took * pause)
     }
 }
 
-/// A walk that may be taken in parts.
+/// A walk through the workspace, done in parts.
 #[derive(Debug)]
-struct Walk {
+struct DiskWalk {
     took: Duration,
-    /// What the file system had left when it began.
+    /// Free bytes of the file system when the walk began.
     free: u64,
     device: u64,
     session_began: SystemTime,
     bytes: u64,
-    /// Those of files that were made since the session began, where the file system says when.
+    /// Bytes of files that were created since the session began, if the file system records creation times.
     new_bytes: u64,
-    /// Directories relative to the workspace, which is itself empty here.
+    /// Directories to enter, relative to the workspace. The workspace itself is the empty path.
     todo: Vec<PathBuf>,
     reading: Option<(Dir, PathBuf)>,
-    /// Files with several names count once.
+    /// Inodes of files with several names: each file counts once.
     seen: HashSet<u64>,
-    /// Something of the session's own could not be seen.
+    /// Something could not be read.
     blind: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
+enum WalkProgress {
     More,
     Done,
 }
 
-impl Walk {
+impl DiskWalk {
     fn begin(root: &Directory, session_began: SystemTime, free: u64) -> Option<Self> {
         let device = root.stat().ok()?.st_dev;
         Some(Self {
@@ -188,17 +198,17 @@ impl Walk {
         })
     }
 
-    fn go_on(&mut self, root: &Directory, entries_max: usize) -> Progress {
+    fn go_on(&mut self, root: &Directory, entries_max: usize) -> WalkProgress {
         let began = Instant::now();
         let progress = self.take_in(root, entries_max);
         self.took += began.elapsed();
         progress
     }
 
-    fn take_in(&mut self, root: &Directory, entries_max: usize) -> Progress {
+    fn take_in(&mut self, root: &Directory, entries_max: usize) -> WalkProgress {
         for _ in 0..entries_max {
             let Some((reading, path)) = &mut self.reading else {
-                let Some(path) = self.todo.pop() else { return Progress::Done };
+                let Some(path) = self.todo.pop() else { return WalkProgress::Done };
                 match read(root, &path) {
                     Ok(reading) => self.reading = Some((reading, path)),
                     Err(errno) => self.blind |= hides(errno),
@@ -211,7 +221,7 @@ impl Walk {
                     if matches!(name.to_bytes(), b"." | b"..") {
                         continue;
                     }
-                    match look(reading, name) {
+                    match metadata(reading, name) {
                         Ok(about) => {
                             let path = path.join(OsStr::from_bytes(name.to_bytes()));
                             self.count(&about, path);
@@ -223,7 +233,7 @@ impl Walk {
                 None => self.reading = None,
             }
         }
-        Progress::More
+        WalkProgress::More
     }
 
     fn count(&mut self, about: &Statx, path: PathBuf) {
@@ -253,7 +263,7 @@ impl Walk {
     }
 }
 
-/// Opens a directory of the workspace to be read.
+/// Opens a directory of the workspace for reading.
 fn read(root: &Directory, path: &Path) -> rustix::io::Result<Dir> {
     if path == Path::new("") {
         return root.entries();
@@ -262,13 +272,13 @@ fn read(root: &Directory, path: &Path) -> rustix::io::Result<Dir> {
     Dir::new(open_beneath(root, path, flags, Mode::empty(), Links::Refuse)?)
 }
 
-/// What an entry is. A link is described itself.
-fn look(directory: &Dir, name: &std::ffi::CStr) -> rustix::io::Result<Statx> {
+/// Metadata of an entry. A symlink is not followed.
+fn metadata(directory: &Dir, name: &std::ffi::CStr) -> rustix::io::Result<Statx> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     statx(directory.fd()?, name, AtFlags::SYMLINK_NOFOLLOW, wanted)
 }
 
-/// When a file was made, where the file system says that.
+/// When a file was created, if the file system records it.
 fn made(about: &Statx) -> Option<SystemTime> {
     if about.stx_mask & StatxFlags::BTIME.bits() == 0 {
         return None;
@@ -286,13 +296,13 @@ fn is_empty(directory: &Directory) -> bool {
     })
 }
 
-/// What the file system of the workspace has left for its owner.
+/// Free bytes of the workspace's file system.
 fn free_bytes(workspace: &Directory) -> Option<u64> {
     let about = fstatvfs(workspace).ok()?;
     Some(about.f_bfree.saturating_mul(about.f_frsize))
 }
 
-/// Whether an error can be the session's doing. What is gone meanwhile holds nothing.
+/// Whether an error can hide files. An entry that was removed meanwhile holds nothing.
 fn hides(errno: Errno) -> bool {
     errno != Errno::NOENT
 }
@@ -301,7 +311,7 @@ fn hides(errno: Errno) -> bool {
 mod tests {
     use super::*;
 
-    /// How long a walk of a few files may take.
+    /// Time limit for a walk of a few files.
     const SOON: Duration = Duration::from_secs(5);
 
     const MIB: u64 = 1 << 20;
@@ -310,7 +320,7 @@ mod tests {
         std::fs::write(dir.join(name), vec![7; usize::try_from(bytes).unwrap()]).unwrap();
     }
 
-    /// Makes a file of 1 MiB which the file system dates later than another one, and says when.
+    /// Creates a file of 1 MiB with a later creation time than another file, and returns that time.
     fn made_later(dir: &Path, other: &str, name: &str) -> SystemTime {
         let made = |name| std::fs::metadata(dir.join(name)).unwrap().created().unwrap();
         let start = Instant::now();
@@ -324,12 +334,12 @@ mod tests {
         }
     }
 
-    /// Looks until a walk, if one is called for, is done.
-    fn look(disk: &mut Disk, free: u64) -> Option<u64> {
+    /// Checks until a walk, if one is due, is done.
+    fn check(disk: &mut DiskMeter, free: u64) -> Option<u64> {
         let now = Instant::now();
         disk.last = None;
         loop {
-            let grown = disk.look_with(now, free, Processes::default);
+            let grown = disk.check_with(now, free, ProcessList::default);
             if grown.is_some() || disk.walk.is_none() {
                 return grown.map(|grown| grown.by / MIB);
             }
@@ -340,51 +350,51 @@ mod tests {
     #[test]
     fn growth_over_the_limit_is_found() {
         let dir = tempfile::tempdir().unwrap();
-        let mut disk = Disk { free: 100 * MIB, ..Disk::of(dir.path()).allowing(4 * MIB) };
+        let mut disk = DiskMeter { free: 100 * MIB, ..DiskMeter::of(dir.path()).allowing(4 * MIB) };
         assert_eq!(disk.baseline, Some(0));
         write(dir.path(), "a", 5 * MIB);
-        assert_eq!(look(&mut disk, 95 * MIB), Some(5));
+        assert_eq!(check(&mut disk, 95 * MIB), Some(5));
         assert_eq!(disk.free, 95 * MIB);
     }
 
     #[test]
-    fn it_is_found_soon_if_room_was_lost_and_later_if_others_freed_as_much() {
+    fn a_walk_is_due_soon_if_space_was_lost_and_later_if_not() {
         let dir = tempfile::tempdir().unwrap();
-        let walked = Walked { at: Instant::now(), took: Duration::from_millis(20) };
-        let disk = Disk { free: 100 * MIB, ..Disk::of(dir.path()).allowing(4 * MIB) };
-        let disk = Disk { last: Some(walked), ..disk };
-        let worth = |ms, free| disk.worth_a_walk(walked.at + Duration::from_millis(ms), free);
+        let walked = LastWalk { at: Instant::now(), took: Duration::from_millis(20) };
+        let disk = DiskMeter { free: 100 * MIB, ..DiskMeter::of(dir.path()).allowing(4 * MIB) };
+        let disk = DiskMeter { last: Some(walked), ..disk };
+        let worth = |ms, free| disk.walk_is_due(walked.at + Duration::from_millis(ms), free);
         assert!(!worth(199, 95 * MIB) && worth(200, 95 * MIB));
         assert!(!worth(1999, 100 * MIB) && worth(2000, 100 * MIB));
         assert!(worth(2000, 200 * MIB), "others freed a lot");
     }
 
     #[test]
-    fn what_was_there_before_is_not_growth() {
+    fn files_from_before_the_session_are_not_growth() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), "before", 6 * MIB);
-        let mut disk = Disk { free: 100 * MIB, ..Disk::of(dir.path()).allowing(4 * MIB) };
+        let mut disk = DiskMeter { free: 100 * MIB, ..DiskMeter::of(dir.path()).allowing(4 * MIB) };
         assert_eq!(disk.baseline, None);
         disk.began = made_later(dir.path(), "before", "quick");
-        assert_eq!(look(&mut disk, 100 * MIB), None);
+        assert_eq!(check(&mut disk, 100 * MIB), None);
         assert_eq!(disk.baseline.map(|bytes| bytes / MIB), Some(6));
         write(dir.path(), "new", 2 * MIB);
-        assert_eq!(look(&mut disk, 90 * MIB), None, "others took the room");
+        assert_eq!(check(&mut disk, 90 * MIB), None, "others took the room");
         write(dir.path(), "more", 3 * MIB);
-        assert_eq!(look(&mut disk, 80 * MIB), Some(6));
+        assert_eq!(check(&mut disk, 80 * MIB), Some(6));
     }
 
     #[test]
     fn a_full_session_may_remove_files_and_may_not_grow() {
         let dir = tempfile::tempdir().unwrap();
-        let mut disk = Disk { free: 100 * MIB, ..Disk::of(dir.path()).allowing(4 * MIB) };
+        let mut disk = DiskMeter { free: 100 * MIB, ..DiskMeter::of(dir.path()).allowing(4 * MIB) };
         write(dir.path(), "a", 5 * MIB);
         write(dir.path(), "b", 3 * MIB);
-        assert_eq!(look(&mut disk, 92 * MIB), Some(8));
+        assert_eq!(check(&mut disk, 92 * MIB), Some(8));
         std::fs::remove_file(dir.path().join("b")).unwrap();
-        assert_eq!(look(&mut disk, 91 * MIB), None, "less than before");
+        assert_eq!(check(&mut disk, 91 * MIB), None, "less than before");
         write(dir.path(), "c", MIB);
-        assert_eq!(look(&mut disk, 90 * MIB), Some(6));
+        assert_eq!(check(&mut disk, 90 * MIB), Some(6));
     }
 
     #[test]
@@ -398,8 +408,8 @@ mod tests {
             }
         }
         let root = Directory::trusted(dir.path()).unwrap();
-        let mut walk = Walk::begin(&root, SystemTime::now(), 0).unwrap();
-        let parts = (1..).find(|_| walk.go_on(&root, ENTRIES_PER_LOOK) == Progress::Done);
+        let mut walk = DiskWalk::begin(&root, SystemTime::now(), 0).unwrap();
+        let parts = (1..).find(|_| walk.go_on(&root, ENTRIES_PER_CHECK) == WalkProgress::Done);
         assert_eq!(parts, Some(2));
         assert!(walk.bytes >= 40 * 150 * 512 && !walk.blind, "{}", walk.bytes);
     }
@@ -412,8 +422,8 @@ mod tests {
         std::fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
         std::os::unix::fs::symlink(other.path(), dir.path().join("out")).unwrap();
         let root = Directory::trusted(dir.path()).unwrap();
-        let mut walk = Walk::begin(&root, SystemTime::now(), 0).unwrap();
-        assert_eq!(walk.go_on(&root, ENTRIES_PER_LOOK), Progress::Done);
+        let mut walk = DiskWalk::begin(&root, SystemTime::now(), 0).unwrap();
+        assert_eq!(walk.go_on(&root, ENTRIES_PER_CHECK), WalkProgress::Done);
         assert_eq!(walk.bytes / MIB, 1);
     }
 
@@ -434,7 +444,7 @@ mod tests {
         let mut said = [0];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said).unwrap();
         let device = Directory::trusted(dir.path()).unwrap().stat().unwrap().st_dev;
-        let unlinked = Processes::below_this().unlinked_bytes(device);
+        let unlinked = ProcessList::below_this().unlinked_bytes(device);
         drop(child.stdin.take());
         child.wait().unwrap();
         assert!(unlinked >= 3_000_000, "{unlinked}");

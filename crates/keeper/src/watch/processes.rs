@@ -1,36 +1,36 @@
-//! The processes below the keeper, with what each holds, from `/proc`.
+//! Lists processes below the keeper with their memory and open files, from `/proc`.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::StatFs;
-use windlass_procs::{process_file, tables};
+use windlass_procs::{fd_tables, process_file};
 
-/// Processes that one listing takes in; with more, the session is over any limit it may have.
+/// Maximum number of processes in one listing. A session with more exceeds any limit that it can have.
 const LISTED_MAX: usize = 4096;
 
-/// What `statfs` says of memory that looks like a disk.
+/// The file system type of a tmpfs in `statfs`.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Processes by their numbers in our `/proc`.
+/// Processes by their ids in the keeper's `/proc`.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Processes {
-    below: HashMap<u32, Process>,
+pub(crate) struct ProcessList {
+    below: HashMap<u32, ProcessInfo>,
 }
 
 #[derive(Debug, Clone)]
-struct Process {
+struct ProcessInfo {
     parent: u32,
     threads: Vec<u32>,
-    /// The thread that answers for its memory: the first that has not ended.
+    /// A thread that still has the process's memory: the first that has not ended.
     holder: u32,
     resident_pages: u64,
 }
 
-impl Processes {
-    /// Everything that was started below this process and has not been reaped.
+impl ProcessList {
+    /// All descendants of this process that are not reaped.
     pub fn below_this() -> Self {
-        // Our number in the `/proc` that is mounted here, which may be that of an outer namespace.
+        // This process's id in the mounted `/proc`, which may be that of an outer pid namespace.
         let own = std::fs::read_link("/proc/self").ok();
         let Some(own) = own.and_then(|link| link.to_str()?.parse().ok()) else {
             return Self::default();
@@ -42,7 +42,7 @@ impl Processes {
                 break;
             }
             let tasks = Tasks::of(pid);
-            if let Some(process) = Process::read(pid, tasks.threads)
+            if let Some(process) = ProcessInfo::read(pid, tasks.threads)
                 && listed.below.insert(pid, process).is_none()
             {
                 todo.extend(tasks.children);
@@ -51,11 +51,11 @@ impl Processes {
         listed
     }
 
-    /// These processes, as far as they are still there.
+    /// The processes with these ids that still exist.
     pub fn of(numbers: impl Iterator<Item = u32>) -> Self {
         let mut listed = Self::default();
         for pid in numbers.take(LISTED_MAX) {
-            if let Some(process) = Process::read(pid, Tasks::of(pid).threads) {
+            if let Some(process) = ProcessInfo::read(pid, Tasks::of(pid).threads) {
                 listed.below.insert(pid, process);
             }
         }
@@ -66,18 +66,18 @@ impl Processes {
         self.below.keys().copied()
     }
 
-    /// All their threads; the first of a process has its number.
+    /// The ids of all threads. The first thread of a process has the id of the process.
     pub fn thread_ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.below.values().flat_map(|process| process.threads.iter().copied())
     }
 
-    /// Whether there are others than the worker, those it hangs from, and the sandbox's init.
+    /// Whether there are processes besides the worker, the worker's ancestors and the sandbox's init.
     pub fn others_than(&self, worker: u32, init: Option<u32>) -> bool {
         self.below.len() > self.chain(worker, init).len()
     }
 
-    /// The threads of the worker and of all that the session's code has started: not of those that the
-    /// worker hangs from, nor of the sandbox's init.
+    /// The threads of the worker and of the processes that the session's code has started. Excludes the
+    /// worker's ancestors and the sandbox's init.
     pub fn session_threads(&self, worker: u32, init: Option<u32>) -> impl Iterator<Item = u32> {
         let mut holders = self.chain(worker, init);
         holders.remove(&worker);
@@ -85,7 +85,7 @@ impl Processes {
         of_session.flat_map(|(_, process)| process.threads.iter().copied())
     }
 
-    /// The worker, those it hangs from, and the sandbox's init.
+    /// The worker, its ancestors and the sandbox's init.
     fn chain(&self, worker: u32, init: Option<u32>) -> HashSet<u32> {
         let mut chain: HashSet<u32> =
             init.into_iter().filter(|init| self.below.contains_key(init)).collect();
@@ -102,26 +102,26 @@ impl Processes {
         self.below.values().map(|process| process.threads.len() as u64).sum()
     }
 
-    /// The resident sizes together: pages that several share count for each.
+    /// Sum of the resident sizes. A shared page counts once for each process.
     pub fn resident_bytes(&self) -> u64 {
         let pages: u64 = self.below.values().map(|process| process.resident_pages).sum();
         pages * rustix::param::page_size() as u64
     }
 
-    /// The same with shared pages divided among those that share them. Takes the kernel a while.
+    /// Sum of the proportional sizes: a shared page is divided among its processes. Slower to read.
     pub fn proportional_bytes(&self) -> u64 {
         let page = rustix::param::page_size() as u64;
-        let of = |process: &Process| {
+        let of = |process: &ProcessInfo| {
             proportional(process.holder).unwrap_or(process.resident_pages * page)
         };
         self.below.values().map(of).sum()
     }
 
-    /// Bytes of files on `device` that have no name any more and are still open.
+    /// Bytes of deleted files on `device` that are still open.
     pub fn unlinked_bytes(&self, device: u64) -> u64 {
         let mut seen = HashSet::new();
         let mut bytes = 0;
-        for thread in self.below.values().flat_map(Process::tables) {
+        for thread in self.below.values().flat_map(ProcessInfo::tables) {
             let Ok(open) = std::fs::read_dir(format!("/proc/{thread}/fd")) else { continue };
             for entry in open.flatten() {
                 let Ok(file) = std::fs::metadata(entry.path()) else { continue };
@@ -133,8 +133,8 @@ impl Processes {
         bytes
     }
 
-    /// Memory that is held by a descriptor alone (`memfd_create`), as far as it is not mapped and so
-    /// resident in some process already.
+    /// Memory that only a descriptor holds (`memfd_create`). Mapped memory is excluded, because it already
+    /// counts as resident.
     pub fn unmapped_bytes(&self) -> u64 {
         let Some(device) = memory_device() else { return 0 };
         let held = self.unlinked_bytes(device);
@@ -148,30 +148,29 @@ impl Processes {
 
     #[cfg(test)]
     pub fn of_threads(threads: &[u64]) -> Self {
-        let process = |threads: &u64| Process::of(1, (2..).take(*threads as usize).collect());
+        let process = |threads: &u64| ProcessInfo::of(1, (2..).take(*threads as usize).collect());
         Self { below: (2..).zip(threads.iter().map(process)).collect() }
     }
 }
 
-impl Process {
+impl ProcessInfo {
     fn read(pid: u32, threads: Vec<u32>) -> Option<Self> {
-        let first = Stat::read(pid)?;
-        // A process whose first thread has ended goes on in the others, and says of itself that it
-        // has nothing.
+        let first = ThreadStat::read(pid)?;
+        // If the first thread has ended and others run, the process's own `stat` shows no memory.
         let others = || threads.iter().filter(|thread| **thread != pid);
         let (holder, held) = match first.has_memory {
             true => (pid, first),
             false => others()
-                .filter_map(|thread| Some((*thread, Stat::read(*thread)?)))
+                .filter_map(|thread| Some((*thread, ThreadStat::read(*thread)?)))
                 .find(|(_, stat)| stat.has_memory)
                 .unwrap_or((pid, first)),
         };
         Some(Self { parent: first.parent, holder, resident_pages: held.resident_pages, threads })
     }
 
-    /// One thread for each table of descriptors. Mostly that is one for all threads.
+    /// One thread for each descriptor table. Usually all threads share one table.
     fn tables(&self) -> impl Iterator<Item = u32> {
-        let own = |thread: &&u32| !tables::are_one(self.holder, **thread);
+        let own = |thread: &&u32| !fd_tables::are_shared(self.holder, **thread);
         let apart = self.threads.iter().filter(|thread| **thread != self.holder).filter(own);
         std::iter::once(self.holder).chain(apart.copied())
     }
@@ -182,18 +181,18 @@ impl Process {
     }
 }
 
-/// What `/proc` says of a process through one of its threads.
+/// Fields of a thread's `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy)]
-struct Stat {
+struct ThreadStat {
     parent: u32,
     has_memory: bool,
     resident_pages: u64,
 }
 
-impl Stat {
+impl ThreadStat {
     fn read(thread: u32) -> Option<Self> {
         let stat = process_file::read(thread, "stat").ok()?;
-        // The name is in brackets and may hold anything; the fields go on after the last one.
+        // The name is in parentheses and can contain any characters; the fields follow the last parenthesis.
         let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().collect();
         Some(Self {
             parent: fields.get(1)?.parse().ok()?,
@@ -203,7 +202,7 @@ impl Stat {
     }
 }
 
-/// A process's threads, and the children of all of them.
+/// A process's threads, and the children of all threads.
 #[derive(Debug, Default)]
 struct Tasks {
     threads: Vec<u32>,
@@ -226,14 +225,14 @@ impl Tasks {
     }
 }
 
-/// The device of files that exist in memory only: that of one of our own.
+/// The device number of `memfd` files, read from a new one.
 fn memory_device() -> Option<u64> {
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let file = rustix::fs::memfd_create(c"windlass", flags).ok()?;
     Some(rustix::fs::fstat(&file).ok()?.st_dev)
 }
 
-/// Resident memory of a process that is shared with others or with a descriptor.
+/// Resident shared memory of a process (`RssShmem`).
 fn shared_resident(pid: u32) -> Option<u64> {
     let status = process_file::read(pid, "status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:"))?;
@@ -248,7 +247,7 @@ fn proportional(pid: u32) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// What lies in the worker's private `/tmp` and `/dev/shm`, which are memory too.
+/// Bytes in the worker's private `/tmp` and `/dev/shm`, which are memory too.
 pub(crate) fn private_files_bytes(worker: u32) -> u64 {
     let used = |dir: &str| {
         let (inside, outside) = (format!("/proc/{worker}/root/{dir}"), format!("/{dir}"));
@@ -269,7 +268,7 @@ mod tests {
 
     use super::*;
 
-    /// A Python that has run `code` and waits for the end of its input.
+    /// A Python process that has run `code` and waits for the end of its input.
     fn python(code: &str) -> Child {
         let code = format!("import os, sys\n{code}\nprint('up', flush=True)\nsys.stdin.read()");
         let mut child = Command::new("/usr/bin/python3")
@@ -289,29 +288,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_started_below_is_found_with_its_size() {
+    fn descendants_are_found_with_their_size() {
         let child = python("");
         let pid = child.id();
-        let listed = Processes::below_this();
+        let listed = ProcessList::below_this();
         assert!(listed.below.contains_key(&pid));
         assert!(listed.threads() >= 1);
         assert!(listed.resident_bytes() > 0);
         assert!(listed.proportional_bytes() <= listed.resident_bytes());
         end(child);
-        assert!(!Processes::below_this().below.contains_key(&pid));
+        assert!(!ProcessList::below_this().below.contains_key(&pid));
     }
 
     #[test]
     fn memory_that_only_a_descriptor_holds_is_counted() {
         let child = python("f = os.memfd_create('x'); os.write(f, bytes(8 << 20))");
-        let held = Processes::below_this().unmapped_bytes();
+        let held = ProcessList::below_this().unmapped_bytes();
         assert!((8 << 20..16 << 20).contains(&held), "{held}");
         end(child);
     }
 
     #[test]
     fn a_process_whose_first_thread_has_ended_is_counted_by_another() {
-        // The first thread ends for good, and the other says that it is up when it sees that.
+        // The first thread exits; the other thread prints `up` when it sees that.
         let child = python(
             "import ctypes, threading\n\
              held = bytearray(b'x' * (8 << 20))\n\
@@ -321,18 +320,18 @@ mod tests {
              threading.Thread(target=other).start()\n\
              ctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)",
         );
-        let listed = Processes::of([child.id()].into_iter());
+        let listed = ProcessList::of([child.id()].into_iter());
         assert!(listed.resident_bytes() > 8 << 20, "{listed:?}");
         assert!(listed.proportional_bytes() > 8 << 20);
         end(child);
     }
 
     #[test]
-    fn only_what_the_worker_does_not_hang_from_is_left_over() {
-        let of = |pairs: &[(u32, u32)]| Processes {
+    fn processes_other_than_the_worker_and_its_ancestors_are_left_over() {
+        let of = |pairs: &[(u32, u32)]| ProcessList {
             below: pairs
                 .iter()
-                .map(|(pid, parent)| (*pid, Process::of(*parent, vec![*pid])))
+                .map(|(pid, parent)| (*pid, ProcessInfo::of(*parent, vec![*pid])))
                 .collect(),
         };
         assert!(!of(&[(2, 1), (3, 1)]).others_than(3, Some(2)), "the init and the worker");

@@ -1,5 +1,5 @@
-//! The keeper's half of the link: numbers events, holds them until acknowledged, hears only the
-//! newest node, and does each command once.
+//! The keeper's half of the link. It numbers events and holds them until the node acknowledges them. It
+//! obeys only the newest node, and it executes each command once.
 
 use std::collections::VecDeque;
 
@@ -7,50 +7,50 @@ use bytes::{Bytes, BytesMut};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::frame::{self, EncodeError};
 use windlass_protocol::limits::{MESSAGE_BYTES_MAX, UNACKED_BYTES_MAX};
-use windlass_protocol::link::{Command, CommandSeq, FromKeeper, RefuseReason};
+use windlass_protocol::link::{CommandSeq, FromKeeper, KeeperCommand, RefuseReason};
 use windlass_protocol::{Epoch, LinkSeq, TurnNo};
 
-/// An event ready for the wire: the frame up to its body, and the body.
+/// An encoded event: the frame up to its body, and the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outgoing {
+pub struct OutgoingEvent {
     pub link: LinkSeq,
     pub head: Bytes,
     pub body: Bytes,
 }
 
-impl Outgoing {
+impl OutgoingEvent {
     fn len(&self) -> usize {
         self.head.len() + self.body.len()
     }
 }
 
-/// What became of a command frame.
+/// What the keeper does after one frame of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Done {
-    /// Seen before, or out of order: nothing to do.
-    Already,
-    /// More frames of it must come.
-    Partly,
-    /// Do it now, with its whole body.
-    Now(Command, Bytes),
-    /// Its frames together are over the message limit; it counts as seen and is not done.
-    TooLarge(Command),
+pub enum CommandProgress {
+    /// The command was seen before, or the frame is out of order: do nothing.
+    Ignored,
+    /// More frames of this command follow.
+    Incomplete,
+    /// The command is complete: execute it with this body.
+    Execute(KeeperCommand, Bytes),
+    /// The frames together exceed the message limit. The command counts as seen and is not executed.
+    TooLarge(KeeperCommand),
 }
 
-/// See the module's first lines.
+/// The keeper's half of the link: see the module documentation.
 #[derive(Debug)]
 pub struct KeeperHalf {
     epoch: Epoch,
     last: LinkSeq,
-    held: VecDeque<Outgoing>,
+    held: VecDeque<OutgoingEvent>,
     held_bytes: usize,
     seen: CommandSeq,
-    partial: Option<Partial>,
+    partial: Option<PartialCommand>,
 }
 
-/// A command whose last frame has not come.
+/// A command whose last frame has not arrived.
 #[derive(Debug)]
-struct Partial {
+struct PartialCommand {
     command: CommandSeq,
     body: BytesMut,
     fits: bool,
@@ -82,9 +82,9 @@ impl KeeperHalf {
         self.seen
     }
 
-    /// A node claims this keeper. An older epoch than the current one is refused; the same epoch is
-    /// the same node again. A command that was cut off in the middle is forgotten: its node sends
-    /// it again from the start.
+    /// A node claims this keeper. An epoch older than the current one is refused. The same epoch means
+    /// that the same node reconnects. An incomplete command is dropped: its node sends it again from the
+    /// start.
     pub fn attach(&mut self, epoch: Epoch, after: LinkSeq) -> Result<(), RefuseReason> {
         if epoch < self.epoch {
             return Err(RefuseReason::StaleEpoch);
@@ -95,62 +95,69 @@ impl KeeperHalf {
         Ok(())
     }
 
-    /// What is held after `link`, oldest first. Held events are consecutive, so this seeks.
-    pub fn held_after(&self, link: LinkSeq) -> impl Iterator<Item = &Outgoing> {
+    /// The held events after `link`, oldest first. Held events are consecutive, so this seeks directly.
+    pub fn held_after(&self, link: LinkSeq) -> impl Iterator<Item = &OutgoingEvent> {
         let first = self.held.front().map_or(0, |event| event.link.0);
         let skip = link.0.saturating_add(1).saturating_sub(first).min(self.held.len() as u64);
         self.held.range(skip as usize..)
     }
 
-    /// Numbers an event and holds it. The caller sends what is returned if a node is attached. An
-    /// event that does not fit a frame has no number.
+    /// Numbers an event and holds it. If a node is attached, the caller sends the returned event. An
+    /// event that does not fit into a frame gets no number.
     pub fn push(
         &mut self,
         turn: Option<TurnNo>,
         event: EventKind,
         body: Bytes,
-    ) -> Result<Outgoing, EncodeError> {
+    ) -> Result<OutgoingEvent, EncodeError> {
         let link = self.last.next();
         let header = FromKeeper::Event { link, command: self.seen, turn, event };
         let mut head = Vec::with_capacity(160);
         frame::encode_head(&mut head, &header, body.len())?;
-        let outgoing = Outgoing { link, head: head.into(), body };
+        let outgoing = OutgoingEvent { link, head: head.into(), body };
         self.last = link;
         self.held_bytes += outgoing.len();
         self.held.push_back(outgoing.clone());
         Ok(outgoing)
     }
 
-    /// Everything up to `after` is in a journal. A number that was never given is not believed.
+    /// Releases the held events up to `after`: a journal has them. A number beyond the last event releases
+    /// all held events and nothing else.
     pub fn acknowledge(&mut self, after: LinkSeq) {
         while self.held.front().is_some_and(|event| event.link <= after) {
             self.held_bytes -= self.held.pop_front().map_or(0, |event| event.len());
         }
     }
 
-    /// Whether so much is held that the worker must wait.
+    /// Whether the held events reach the limit, so that the worker must wait.
     pub fn full(&self) -> bool {
         self.held_bytes >= UNACKED_BYTES_MAX
     }
 
-    /// One frame of a command came.
-    pub fn command(&mut self, command: CommandSeq, act: Command, body: &Bytes) -> Done {
+    /// Takes one frame of a command.
+    pub fn command(
+        &mut self,
+        command: CommandSeq,
+        act: KeeperCommand,
+        body: &Bytes,
+    ) -> CommandProgress {
         if self.seen.0.checked_add(1) != Some(command.0) {
-            return Done::Already;
+            return CommandProgress::Ignored;
         }
         let more = matches!(
             act,
-            Command::TurnStart { more: true, .. } | Command::TurnInput { more: true, .. }
+            KeeperCommand::TurnStart { more: true, .. }
+                | KeeperCommand::TurnInput { more: true, .. }
         );
         if !more && self.partial.is_none() {
             self.seen = command;
-            return Done::Now(act, body.clone());
+            return CommandProgress::Execute(act, body.clone());
         }
         let mut partial = self
             .partial
             .take()
             .filter(|partial| partial.command == command)
-            .unwrap_or(Partial { command, body: BytesMut::new(), fits: true });
+            .unwrap_or(PartialCommand { command, body: BytesMut::new(), fits: true });
         if partial.body.len() + body.len() > MESSAGE_BYTES_MAX {
             partial.fits = false;
             partial.body = BytesMut::new();
@@ -159,9 +166,13 @@ impl KeeperHalf {
         }
         if more {
             self.partial = Some(partial);
-            return Done::Partly;
+            return CommandProgress::Incomplete;
         }
         self.seen = command;
-        if partial.fits { Done::Now(act, partial.body.freeze()) } else { Done::TooLarge(act) }
+        if partial.fits {
+            CommandProgress::Execute(act, partial.body.freeze())
+        } else {
+            CommandProgress::TooLarge(act)
+        }
     }
 }

@@ -1,53 +1,53 @@
-//! The node's half of the link: takes each event once, numbers commands, and sends again what the
-//! keeper has not seen.
+//! The node's half of the link. It takes each event once, numbers commands, and resends the commands that
+//! the keeper has not seen.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 use windlass_protocol::frame::{self, EncodeError};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
-use windlass_protocol::link::{Attached, Command, CommandSeq, LINK, Launch, ToKeeper};
+use windlass_protocol::link::{AttachReply, CommandSeq, KeeperCommand, LINK, Launch, ToKeeper};
 use windlass_protocol::{Epoch, LinkSeq, TurnNo, parts};
 
-/// What an event's number says about it.
+/// What the number of an event tells the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// The next one: journal it.
+    /// The next event: journal it.
     Next,
-    /// It came before: drop it.
+    /// The event arrived before: drop it.
     Again,
-    /// Some before it are missing: a node before us had no room to journal them.
+    /// Earlier events are missing: an earlier node had no disk space to journal them.
     Gap { missing: u64 },
 }
 
-/// A command's place among those that this node has given, from 1. On the link it is counted on
-/// from the last command of the nodes before, which only the keeper knows.
+/// A command's number among the commands of this node, from 1. Its number on the link ([`CommandSeq`])
+/// continues after the last command of earlier nodes, which only the keeper knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Given(u64);
+pub struct LocalCommandSeq(u64);
 
-/// A command the keeper has not confirmed.
+/// A command that the keeper has not confirmed.
 #[derive(Debug, Clone, PartialEq)]
-struct Unseen {
-    given: Given,
-    act: Command,
+struct UnseenCommand {
+    seq: LocalCommandSeq,
+    act: KeeperCommand,
     body: Bytes,
 }
 
-/// See the module's first lines.
+/// The node's half of the link: see the module documentation.
 #[derive(Debug)]
 pub struct NodeHalf {
     epoch: Epoch,
-    /// The last event taken in, which the caller has put into its journal before the next call.
+    /// The last event taken. The caller journals it before the next call.
     after: LinkSeq,
-    /// From here on events are taken in and not journaled, so the keeper must hold them.
+    /// Events from this one on are taken but not journaled, so the keeper must hold them.
     withheld: Option<LinkSeq>,
-    /// What the keeper was last told of `after`.
-    told: LinkSeq,
-    /// The last command of the nodes before; unknown until the keeper has answered, and nothing is
-    /// sent until then.
+    /// The last acknowledgement that was sent to the keeper.
+    acknowledged: LinkSeq,
+    /// The last command of earlier nodes. `None` until the keeper answers the attach; no command is sent
+    /// before that.
     before: Option<CommandSeq>,
-    last: Given,
-    unseen: VecDeque<Unseen>,
+    last: LocalCommandSeq,
+    unseen: VecDeque<UnseenCommand>,
 }
 
 impl NodeHalf {
@@ -57,9 +57,9 @@ impl NodeHalf {
             epoch,
             after,
             withheld: None,
-            told: after,
+            acknowledged: after,
             before: None,
-            last: Given(0),
+            last: LocalCommandSeq(0),
             unseen: VecDeque::new(),
         }
     }
@@ -68,20 +68,20 @@ impl NodeHalf {
         self.after
     }
 
-    /// Events from `first` on are not in the journal yet: the keeper holds them until this says
-    /// `None`.
+    /// Declares that events from `first` on are not in the journal yet. The keeper holds them until a call
+    /// with `None`.
     pub fn withhold(&mut self, first: Option<LinkSeq>) {
         self.withheld = first;
     }
 
-    /// What the keeper may be told to be in the journal. It never goes back: what was told once
-    /// is no longer held.
+    /// The last event that may be acknowledged. It never goes back: the keeper has already released every
+    /// event that was acknowledged.
     fn journaled(&self) -> LinkSeq {
         let safe = self.withheld.map_or(self.after, |first| LinkSeq(first.0.saturating_sub(1)));
-        safe.min(self.after).max(self.told)
+        safe.min(self.after).max(self.acknowledged)
     }
 
-    /// The first word on a new connection. It fails for a launch that is too large.
+    /// Appends the first message of a new connection. It fails for a launch that is too large.
     pub fn attach(
         &mut self,
         out: &mut Vec<u8>,
@@ -89,62 +89,69 @@ impl NodeHalf {
     ) -> Result<(), EncodeError> {
         let after = self.journaled();
         parts::encode(out, &ToKeeper::Attach { link: LINK, epoch: self.epoch, after, launch })?;
-        self.told = after;
+        self.acknowledged = after;
         Ok(())
     }
 
-    /// The keeper accepted. Appends the commands that it has not seen to `out`.
-    pub fn attached(&mut self, attached: &Attached, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    /// Takes the keeper's acceptance, and appends the commands that the keeper has not seen to `out`.
+    pub fn attached(
+        &mut self,
+        attached: &AttachReply,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
         let before = *self.before.get_or_insert(attached.command);
         self.seen(attached.command);
-        self.unseen.iter().try_for_each(|unseen| encode_command(out, self.told, before, unseen))
+        self.unseen
+            .iter()
+            .try_for_each(|unseen| encode_command(out, self.acknowledged, before, unseen))
     }
 
-    /// Whether the keeper must be given `turn` (again): it never had it and none of the commands
-    /// on their way brings it.
-    pub fn lacks(&self, attached: &Attached, turn: TurnNo) -> bool {
+    /// Whether `turn` must be sent (again): the keeper never received it, and no unconfirmed command
+    /// carries it.
+    pub fn lacks(&self, attached: &AttachReply, turn: TurnNo) -> bool {
         let on_its_way = self.unseen.iter().any(
-            |unseen| matches!(unseen.act, Command::TurnStart { turn: sent, .. } if sent == turn),
+            |unseen| matches!(unseen.act, KeeperCommand::TurnStart { turn: sent, .. } if sent == turn),
         );
         attached.last_turn < turn && !on_its_way
     }
 
-    /// Keeps a command until it is seen, and appends its frames to `out` if the keeper has answered.
-    /// One that does not fit a frame is not kept: it was never given.
+    /// Keeps a command until the keeper has seen it. Appends its frames to `out` if the keeper has answered
+    /// the attach. A command that does not fit into a frame is an error and is not kept.
     pub fn command(
         &mut self,
-        act: Command,
+        act: KeeperCommand,
         body: Bytes,
         out: &mut Vec<u8>,
-    ) -> Result<Given, EncodeError> {
-        let given = Given(self.last.0 + 1);
-        let unseen = Unseen { given, act, body };
+    ) -> Result<LocalCommandSeq, EncodeError> {
+        let seq = LocalCommandSeq(self.last.0 + 1);
+        let unseen = UnseenCommand { seq, act, body };
         let after = self.journaled();
         match self.before {
             Some(before) => {
                 encode_command(out, after, before, &unseen)?;
-                self.told = after;
+                self.acknowledged = after;
             }
             None => check_command(&unseen)?,
         }
-        self.last = given;
+        self.last = seq;
         self.unseen.push_back(unseen);
-        Ok(given)
+        Ok(seq)
     }
 
     /// The keeper has seen everything up to `command`.
     pub fn seen(&mut self, command: CommandSeq) {
         let Some(before) = self.before else { return };
-        while self.unseen.front().is_some_and(|unseen| number(before, unseen.given) <= command) {
+        while self.unseen.front().is_some_and(|unseen| number(before, unseen.seq) <= command) {
             self.unseen.pop_front();
         }
     }
 
-    pub fn is_seen(&self, given: Given) -> bool {
-        self.unseen.front().is_none_or(|unseen| unseen.given > given)
+    pub fn is_seen(&self, seq: LocalCommandSeq) -> bool {
+        self.unseen.front().is_none_or(|unseen| unseen.seq > seq)
     }
 
-    /// An event came. On [`Arrival::Next`] the caller journals it before anything else is asked.
+    /// Takes the number of an event that arrived. On [`Arrival::Next`] the caller journals the event before
+    /// any other call.
     pub fn arrived(&mut self, link: LinkSeq) -> Arrival {
         if link <= self.after {
             return Arrival::Again;
@@ -154,29 +161,30 @@ impl NodeHalf {
         if missing == 0 { Arrival::Next } else { Arrival::Gap { missing } }
     }
 
-    /// Appends an acknowledgement when the keeper does not know yet what is in the journal.
+    /// Appends an acknowledgement if the journal has events that the keeper still holds.
     pub fn acknowledge(&mut self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let after = self.journaled();
-        if self.told < after {
+        if self.acknowledged < after {
             frame::encode(out, &ToKeeper::Ack { after }, &[])?;
-            self.told = after;
+            self.acknowledged = after;
         }
         Ok(())
     }
 }
 
-/// A command's number on the link. The keeper's own count is not trusted to leave room.
-fn number(before: CommandSeq, given: Given) -> CommandSeq {
-    CommandSeq(before.0.saturating_add(given.0))
+/// A command's number on the link. It saturates, because the keeper's count comes from another process and
+/// may be the largest number.
+fn number(before: CommandSeq, seq: LocalCommandSeq) -> CommandSeq {
+    CommandSeq(before.0.saturating_add(seq.0))
 }
 
 fn encode_command(
     out: &mut Vec<u8>,
     after: LinkSeq,
     before: CommandSeq,
-    unseen: &Unseen,
+    unseen: &UnseenCommand,
 ) -> Result<(), EncodeError> {
-    let command = number(before, unseen.given);
+    let command = number(before, unseen.seq);
     let start = out.len();
     let mut rest = unseen.body.as_ref();
     loop {
@@ -193,19 +201,19 @@ fn encode_command(
     }
 }
 
-/// Whether a command whose number is not known yet will fit, whatever its number is.
-fn check_command(unseen: &Unseen) -> Result<(), EncodeError> {
+/// Checks that a command without a number yet fits into a frame with any number.
+fn check_command(unseen: &UnseenCommand) -> Result<(), EncodeError> {
     let (command, after) = (CommandSeq(u64::MAX), LinkSeq(u64::MAX));
     let act = with_more(&unseen.act, false);
     let bytes = unseen.body.len().min(CHUNK_BYTES_MAX);
     frame::encode_head(&mut Vec::new(), &ToKeeper::Command { command, after, act }, bytes)
 }
 
-fn with_more(act: &Command, more: bool) -> Command {
+fn with_more(act: &KeeperCommand, more: bool) -> KeeperCommand {
     match act {
-        Command::TurnStart { turn, .. } => Command::TurnStart { turn: *turn, more },
-        Command::TurnInput { turn, eof, .. } => {
-            Command::TurnInput { turn: *turn, more, eof: *eof && !more }
+        KeeperCommand::TurnStart { turn, .. } => KeeperCommand::TurnStart { turn: *turn, more },
+        KeeperCommand::TurnInput { turn, eof, .. } => {
+            KeeperCommand::TurnInput { turn: *turn, more, eof: *eof && !more }
         }
         other => other.clone(),
     }
@@ -217,26 +225,26 @@ mod tests {
 
     use super::*;
 
-    /// What the keeper is told of the journal by each frame in `out`.
-    fn told(out: &mut Vec<u8>) -> Vec<u64> {
+    /// The acknowledgement that each frame in `out` carries.
+    fn acknowledged_by(out: &mut Vec<u8>) -> Vec<u64> {
         let mut decoder = Decoder::default();
         decoder.push(&std::mem::take(out));
-        let mut told = Vec::new();
+        let mut acknowledged = Vec::new();
         while let Some(frame) = decoder.next_frame().expect("whole frames") {
-            told.push(match serde_json::from_slice(&frame.header).expect("a message") {
+            acknowledged.push(match serde_json::from_slice(&frame.header).expect("a message") {
                 ToKeeper::Attach { after, .. }
                 | ToKeeper::Ack { after }
                 | ToKeeper::Command { after, .. } => after.0,
                 ToKeeper::Prepare(_) | ToKeeper::Part { .. } => {
-                    panic!("a node that has a session prepares none")
+                    panic!("this node sends neither prepare nor part")
                 }
             });
         }
-        told
+        acknowledged
     }
 
     #[test]
-    fn what_is_withheld_is_not_acknowledged_until_it_may_be_and_never_taken_back() {
+    fn withheld_events_are_not_acknowledged_and_no_acknowledgement_goes_back() {
         let mut half = NodeHalf::new(Epoch(1), LinkSeq(0));
         let mut out = Vec::new();
         half.attach(&mut out, None).expect("it fits");
@@ -249,24 +257,24 @@ mod tests {
         half.withhold(Some(LinkSeq(2)));
         half.acknowledge(&mut out).expect("it fits");
         half.attach(&mut out, None).expect("it fits");
-        assert_eq!(told(&mut out), [0, 3, 3]);
+        assert_eq!(acknowledged_by(&mut out), [0, 3, 3]);
         assert_eq!(half.arrived(LinkSeq(4)), Arrival::Again);
         half.withhold(None);
         half.acknowledge(&mut out).expect("it fits");
-        assert_eq!(told(&mut out), [5]);
+        assert_eq!(acknowledged_by(&mut out), [5]);
     }
 
     #[test]
-    fn a_command_that_fits_no_frame_is_never_given_before_and_after_the_keeper_answered() {
+    fn a_command_that_fits_no_frame_is_an_error_before_and_after_the_keeper_answers() {
         let fork = |bytes: usize| {
-            Command::Fork(Box::new(windlass_protocol::link::Fork {
+            KeeperCommand::Fork(Box::new(windlass_protocol::link::ForkOrder {
                 session: windlass_protocol::SessionId::parse("t").expect("an id"),
                 socket: "s".repeat(bytes).into(),
                 room: "/r".into(),
                 cgroups: Vec::new(),
             }))
         };
-        let attached: Attached = serde_json::from_value(serde_json::json!({
+        let attached: AttachReply = serde_json::from_value(serde_json::json!({
             "link": LINK, "epoch": 1, "pid": 1, "last": 0, "command": u64::MAX - 1, "last_turn": 0,
             "restarts": 0, "hold": "subreaper",
         }))
@@ -276,10 +284,10 @@ mod tests {
         assert!(half.command(fork(100_000), Bytes::new(), &mut out).is_err());
         let first = half.command(fork(100), Bytes::new(), &mut out).expect("it fits");
         half.attached(&attached, &mut out).expect("it fits");
-        assert_eq!(told(&mut out).len(), 1);
+        assert_eq!(acknowledged_by(&mut out).len(), 1);
         assert!(half.command(fork(100_000), Bytes::new(), &mut out).is_err());
         assert!(out.is_empty());
-        let second = half.command(Command::Restart, Bytes::new(), &mut out).expect("it fits");
-        assert_eq!((first, second), (Given(1), Given(2)));
+        let second = half.command(KeeperCommand::Restart, Bytes::new(), &mut out).expect("it fits");
+        assert_eq!((first, second), (LocalCommandSeq(1), LocalCommandSeq(2)));
     }
 }

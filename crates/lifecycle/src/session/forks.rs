@@ -1,124 +1,141 @@
-//! A session while a twin of it is made, and a twin before its worker is up.
+//! Forks in the session machine: a session that is held while its twin is made, and a twin whose worker is
+//! not ready yet.
 
 use windlass_protocol::ErrorCode;
 
-use super::{Effect, FIRST_OF_ROW, Fresh, Notice, OldWorker, Phase, Session};
+use super::{
+    FIRST_START, LossNotice, OldWorker, SessionEffect, SessionMachine, SessionPhase, WorkerHistory,
+};
 
-/// What a fork asks of a session.
+/// How a fork involves the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Fork {
+pub enum ForkState {
     #[default]
     None,
-    /// The session is a twin, and its worker is not up yet. That worker holds state from its first moment.
-    Arriving { hold: HoldWish, reset: ResetWish },
-    /// A twin of the session is being made: no turn starts.
-    Held { reset: ResetWish },
+    /// The session is a twin whose worker is not ready yet. That worker holds state from its start.
+    Arriving { hold: PendingHold, reset: PendingReset },
+    /// A twin of the session is being made. No turn starts meanwhile.
+    Held { reset: PendingReset },
 }
 
-/// Whether somebody wants the session held as soon as it can be.
+/// Whether a hold of the session is requested and waits until the worker is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HoldWish {
+pub enum PendingHold {
     #[default]
     None,
-    Asked,
+    Requested,
 }
 
-/// Whether somebody wants a fresh worker as soon as there can be one. Turns that were asked before it are
-/// lost already, and those that wait were asked after it.
+/// Whether a reset of the session is requested and waits until the worker can be replaced. Turns requested
+/// before the reset are already lost. The waiting turns were requested after the reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ResetWish {
+pub enum PendingReset {
     #[default]
     None,
-    Asked,
+    Requested,
 }
 
-pub(super) const ARRIVING: Fork = Fork::Arriving { hold: HoldWish::None, reset: ResetWish::None };
+pub(super) const ARRIVING: ForkState =
+    ForkState::Arriving { hold: PendingHold::None, reset: PendingReset::None };
 
-impl Session {
-    /// A twin of another session, its worker on the way.
+impl SessionMachine {
+    /// A twin of another session, whose worker is starting.
     pub fn twin() -> Self {
         Self { fork: ARRIVING, ..Self::default() }
     }
 
-    pub(super) fn hold_asked(&mut self, todo: &mut Vec<Effect>) {
+    pub(super) fn hold_asked(&mut self, effects: &mut Vec<SessionEffect>) {
         match (&mut self.fork, self.phase) {
-            (_, Phase::Ended { .. }) => {
-                todo.push(Effect::RefuseHold { code: ErrorCode::SessionEnded });
+            (_, SessionPhase::Ended { .. }) => {
+                effects.push(SessionEffect::RefuseHold { code: ErrorCode::SessionEnded });
             }
-            // A client that has a twin's id may ask for a fork of it at once.
-            (Fork::Arriving { hold: hold @ HoldWish::None, .. }, _) if self.waiting.is_empty() => {
-                *hold = HoldWish::Asked;
+            // A client that knows a twin's id may request a fork of the twin at once.
+            (ForkState::Arriving { hold: hold @ PendingHold::None, .. }, _)
+                if self.waiting.is_empty() =>
+            {
+                *hold = PendingHold::Requested;
             }
-            (Fork::None, Phase::Idle(_)) => self.hold(todo),
-            _ => todo.push(Effect::RefuseHold { code: ErrorCode::SessionBusy }),
+            (ForkState::None, SessionPhase::Idle(_)) => self.hold(effects),
+            _ => effects.push(SessionEffect::RefuseHold { code: ErrorCode::SessionBusy }),
         }
     }
 
-    /// A reset was asked for: whether it comes later, since the session is held or not up yet. What is owed
-    /// to be told is told by the reset.
-    pub(super) fn resets_later(&mut self) -> bool {
+    /// Notes a reset for later if the session is held or its worker is not ready. Returns whether it did. The
+    /// reset itself tells the client of lost state, so a notice is no longer owed.
+    pub(super) fn defer_reset(&mut self) -> bool {
         match (&mut self.fork, &mut self.phase) {
-            (Fork::None, _) => false,
-            // A fresh worker is on its way.
-            (Fork::Held { .. }, Phase::Restarting { fresh, .. }) => {
-                fresh.notice = Notice::Given;
+            (ForkState::None, _) => false,
+            // A fresh worker is starting already, so no second one is needed.
+            (ForkState::Held { .. }, SessionPhase::Restarting { history, .. }) => {
+                history.notice = LossNotice::Given;
                 true
             }
-            (Fork::Arriving { reset, .. } | Fork::Held { reset }, phase) => {
-                *reset = ResetWish::Asked;
-                if let Phase::Idle(fresh) = phase {
-                    fresh.notice = Notice::Given;
+            (ForkState::Arriving { reset, .. } | ForkState::Held { reset }, phase) => {
+                *reset = PendingReset::Requested;
+                if let SessionPhase::Idle(history) = phase {
+                    history.notice = LossNotice::Given;
                 }
                 true
             }
         }
     }
 
-    /// Whether a reset that was asked for is still to come.
-    pub fn owes_reset(&self) -> bool {
+    /// Whether a requested reset is still to come.
+    pub fn has_pending_reset(&self) -> bool {
         matches!(
             self.fork,
-            Fork::Arriving { reset: ResetWish::Asked, .. } | Fork::Held { reset: ResetWish::Asked }
+            ForkState::Arriving { reset: PendingReset::Requested, .. }
+                | ForkState::Held { reset: PendingReset::Requested }
         )
     }
 
-    fn hold(&mut self, todo: &mut Vec<Effect>) {
-        self.fork = Fork::Held { reset: ResetWish::None };
-        todo.push(Effect::Hold);
+    fn hold(&mut self, effects: &mut Vec<SessionEffect>) {
+        self.fork = ForkState::Held { reset: PendingReset::None };
+        effects.push(SessionEffect::Hold);
     }
 
-    pub(super) fn hold_released(&mut self, todo: &mut Vec<Effect>) {
+    pub(super) fn hold_released(&mut self, effects: &mut Vec<SessionEffect>) {
         match &mut self.fork {
-            Fork::None => {}
-            Fork::Arriving { hold, .. } => *hold = HoldWish::None,
-            Fork::Held { reset } => {
+            ForkState::None => {}
+            ForkState::Arriving { hold, .. } => *hold = PendingHold::None,
+            ForkState::Held { reset } => {
                 let reset = *reset;
-                self.fork = Fork::None;
-                // A worker that is on its way is fresh.
-                let Phase::Idle(fresh) = self.phase else { return };
+                self.fork = ForkState::None;
+                // Outside of `Idle`, a worker is starting, and it is fresh.
+                let SessionPhase::Idle(history) = self.phase else { return };
                 match reset {
-                    ResetWish::Asked => self.restart(OldWorker::Leaving, FIRST_OF_ROW, todo),
-                    ResetWish::None => self.start_next(fresh, todo),
+                    PendingReset::Requested => {
+                        self.restart(OldWorker::Leaving, FIRST_START, effects)
+                    }
+                    PendingReset::None => self.start_next(history, effects),
                 }
             }
         }
     }
 
-    /// A twin's worker is up. What nobody ran on it is there all the same: its loss must be told.
-    pub(super) fn twin_ready(&mut self, hold: HoldWish, reset: ResetWish, todo: &mut Vec<Effect>) {
-        self.fork = Fork::None;
+    /// The worker of a twin is ready. It holds the original's state although no turn ran on it, so a later
+    /// loss of that state must be reported.
+    pub(super) fn twin_ready(
+        &mut self,
+        hold: PendingHold,
+        reset: PendingReset,
+        effects: &mut Vec<SessionEffect>,
+    ) {
+        self.fork = ForkState::None;
         match (reset, hold) {
-            (ResetWish::Asked, hold) => {
-                if hold == HoldWish::Asked {
-                    todo.push(Effect::RefuseHold { code: ErrorCode::SessionBusy });
+            (PendingReset::Requested, hold) => {
+                if hold == PendingHold::Requested {
+                    effects.push(SessionEffect::RefuseHold { code: ErrorCode::SessionBusy });
                 }
-                self.restart(OldWorker::Leaving, FIRST_OF_ROW, todo);
+                self.restart(OldWorker::Leaving, FIRST_START, effects);
             }
-            (ResetWish::None, HoldWish::Asked) => {
-                self.phase = Phase::Idle(Fresh::default());
-                self.hold(todo);
+            (PendingReset::None, PendingHold::Requested) => {
+                self.phase = SessionPhase::Idle(WorkerHistory::default());
+                self.hold(effects);
             }
-            (ResetWish::None, HoldWish::None) => self.start_next(Fresh::default(), todo),
+            (PendingReset::None, PendingHold::None) => {
+                self.start_next(WorkerHistory::default(), effects)
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A session after its node was gone: how it is made again from what the journal knows of it, and
-//! what its keeper must be told then. Reads no journal itself.
+//! Recovery of a session by a new node: it is rebuilt from the journal's facts, and its keeper gets the
+//! commands that it missed. This module reads no journal.
 
 use std::collections::VecDeque;
 
@@ -7,19 +7,19 @@ use windlass_protocol::TurnNo;
 use windlass_protocol::event::{EndReason, StopCause};
 
 use super::forks::ARRIVING;
-use super::{Effect, Fork, Fresh, OldWorker, Phase, Session};
+use super::{ForkState, OldWorker, SessionEffect, SessionMachine, SessionPhase, WorkerHistory};
 
-/// What is known of a session where its journal is not read again from the start: an index, say.
+/// The facts that rebuild a session without a replay of its whole journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
-    /// Turns accepted and not finished, in that order.
+pub struct RecoveryFacts {
+    /// Turns accepted and not finished, in the order accepted.
     pub open: Vec<TurnNo>,
-    /// What the first of them is at, if the worker is up.
+    /// The state of the first open turn, if the worker is up.
     pub first: FirstTurn,
     pub worker: WorkerFact,
-    /// Workers asked for after the first.
+    /// Number of restarts: workers requested after the first.
     pub restarts: u32,
-    /// The session is the twin of another.
+    /// The session is a twin of another session.
     pub is_twin: bool,
 }
 
@@ -32,55 +32,59 @@ pub enum FirstTurn {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerFact {
-    /// None has been up yet.
+    /// No worker has been ready yet.
     Starting,
     Up,
-    /// The last one is gone, and none has been up since.
+    /// The last worker has ended, and none has been ready since.
     Gone,
 }
 
-impl Session {
-    /// The session that the facts describe. Nothing is to be done about it but [`Session::resume`].
+impl SessionMachine {
+    /// The session that the facts describe. The only follow-up is [`SessionMachine::resume`].
     #[must_use]
-    pub fn recover(facts: Facts) -> Self {
+    pub fn recover(facts: RecoveryFacts) -> Self {
         let mut waiting = VecDeque::from(facts.open);
         let phase = match facts.worker {
-            WorkerFact::Starting => Phase::Starting,
+            WorkerFact::Starting => SessionPhase::Starting,
             WorkerFact::Gone => {
-                Phase::Restarting { old: OldWorker::Gone, fresh: super::FIRST_OF_ROW }
+                SessionPhase::Restarting { old: OldWorker::Gone, history: super::FIRST_START }
             }
             WorkerFact::Up => match (waiting.pop_front(), facts.first) {
-                (None, _) => Phase::Idle(Fresh::default()),
-                (Some(turn), FirstTurn::Running) => Phase::Busy { turn },
-                (Some(turn), FirstTurn::AwaitingInput) => Phase::AwaitingInput { turn },
-                (Some(turn), FirstTurn::Interrupting(cause)) => Phase::Interrupting { turn, cause },
+                (None, _) => SessionPhase::Idle(WorkerHistory::default()),
+                (Some(turn), FirstTurn::Running) => SessionPhase::Busy { turn },
+                (Some(turn), FirstTurn::AwaitingInput) => SessionPhase::AwaitingInput { turn },
+                (Some(turn), FirstTurn::Interrupting(cause)) => {
+                    SessionPhase::Interrupting { turn, cause }
+                }
             },
         };
-        // A hold went with its node.
+        // A hold ends with the node that requested it, so a recovered session is never held.
         let is_arriving = facts.is_twin && facts.worker == WorkerFact::Starting;
-        let fork = if is_arriving { ARRIVING } else { Fork::None };
+        let fork = if is_arriving { ARRIVING } else { ForkState::None };
         Self { phase, waiting, restarts: facts.restarts, fork }
     }
 
-    /// What a keeper must be told again by a node that has attached to it, once the events that it
-    /// held have been stepped through. `last_turn` is the newest turn that the keeper was given,
-    /// `restarts` how many restarts it was told to do. The performer arms the running turn's
-    /// deadline and grace itself: only it knows what is left of them.
+    /// The effects that a newly attached node repeats, after it has stepped through the keeper's held
+    /// events. `last_turn` is the newest turn that the keeper received, `restarts` the number of restarts it
+    /// was told to do. The node arms the running turn's deadline and grace itself, because only the node
+    /// knows the remaining time.
     #[must_use]
-    pub fn resume(&self, last_turn: TurnNo, restarts: u32) -> Vec<Effect> {
-        let mut todo = Vec::new();
+    pub fn resume(&self, last_turn: TurnNo, restarts: u32) -> Vec<SessionEffect> {
+        let mut effects = Vec::new();
         if restarts < self.restarts && !self.is_ended() {
-            todo.push(Effect::RestartWorker);
+            effects.push(SessionEffect::RestartWorker);
         }
         if let Some(turn) = self.current().filter(|&turn| turn > last_turn) {
-            todo.push(Effect::Start { turn });
+            effects.push(SessionEffect::Start { turn });
         }
         match self.phase {
-            Phase::Interrupting { turn, .. } => todo.push(Effect::InterruptAgain { turn }),
-            Phase::Ended { reason: EndReason::KeeperLost | EndReason::NodeGone } => {}
-            Phase::Ended { .. } => todo.push(Effect::StopKeeper),
+            SessionPhase::Interrupting { turn, .. } => {
+                effects.push(SessionEffect::InterruptAgain { turn })
+            }
+            SessionPhase::Ended { reason: EndReason::KeeperLost | EndReason::NodeGone } => {}
+            SessionPhase::Ended { .. } => effects.push(SessionEffect::StopKeeper),
             _ => {}
         }
-        todo
+        effects
     }
 }

@@ -1,6 +1,6 @@
-//! The link between node and keeper under simulation: the connection is cut at any byte, either
-//! side stalls, nodes are killed, two nodes claim one keeper. Everything follows from a seed; a
-//! failing one is printed, and `LINK_SEED=N` runs it alone.
+//! A simulation of the link between node and keeper: connections break at any byte, either side stalls,
+//! nodes are killed, two nodes claim one keeper. The seed determines every move. A failing test prints its
+//! seed, and `LINK_SEED=N` runs that seed alone.
 
 mod world;
 
@@ -9,7 +9,7 @@ use world::World;
 /// Seeds run by default; `LINK_SEEDS=N` runs more.
 const SEEDS: u64 = 400;
 
-/// Random moves per seed before everything is healed and counted.
+/// Random moves per seed. After them, the world heals and the totals are checked.
 const MOVES: usize = 600;
 
 fn number(name: &str) -> Option<u64> {

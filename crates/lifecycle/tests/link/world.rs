@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use windlass_lifecycle::link::{Arrival, Done, KeeperHalf, NodeHalf};
+use windlass_lifecycle::link::{Arrival, CommandProgress, KeeperHalf, NodeHalf};
 use windlass_protocol::event::{EventKind, Stream};
 use windlass_protocol::frame::{self, Decoder};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
-use windlass_protocol::link::{Attached, Command, FromKeeper, Hold, LINK, ToKeeper};
+use windlass_protocol::link::{AttachReply, FromKeeper, Hold, KeeperCommand, LINK, ToKeeper};
 use windlass_protocol::{Epoch, LinkSeq, TurnNo};
 
-/// What one connection carries: bytes on their way, in both directions.
+/// One connection: the bytes in transit in both directions, and both decoders.
 #[derive(Default)]
 struct Wire {
     to_keeper: VecDeque<u8>,
@@ -19,19 +19,19 @@ struct Wire {
     node: Decoder,
 }
 
-/// A node: its half of the link, its journal, the commands it has given.
+/// A node: its half of the link, its journal, and the turns it has sent.
 struct Node {
     half: NodeHalf,
     epoch: Epoch,
     journal: Vec<(LinkSeq, u64)>,
     asked: Vec<TurnNo>,
-    /// Its connection, if it has one.
+    /// The connection, if the node has one.
     wire: Option<Wire>,
-    /// Refused by the keeper: it stops.
+    /// The keeper has refused this node, so it stops.
     fenced: bool,
 }
 
-/// How often each kind of trouble really happened.
+/// How often each kind of failure happened.
 #[derive(Default, Debug)]
 pub struct Coverage {
     cuts: u64,
@@ -48,8 +48,8 @@ pub struct World {
     emitted: u64,
     done: Vec<(Epoch, TurnNo)>,
     nodes: Vec<Node>,
-    /// Which node the keeper hears.
-    heard: Option<usize>,
+    /// The node that the keeper obeys.
+    obeyed: Option<usize>,
     epochs: u64,
     next_turn: u64,
     coverage: Coverage,
@@ -63,7 +63,7 @@ impl World {
             emitted: 0,
             done: Vec::new(),
             nodes: Vec::new(),
-            heard: None,
+            obeyed: None,
             epochs: 0,
             next_turn: 0,
             coverage: Coverage::default(),
@@ -78,7 +78,7 @@ impl World {
         world.coverage
     }
 
-    /// xorshift: small, and the same everywhere.
+    /// xorshift: a small generator with the same sequence on every machine.
     fn next(&mut self, below: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -96,8 +96,8 @@ impl World {
         self.connect(self.nodes.len() - 1);
     }
 
-    fn connect(&mut self, place: usize) {
-        let node = &mut self.nodes[place];
+    fn connect(&mut self, index: usize) {
+        let node = &mut self.nodes[index];
         if node.fenced {
             return;
         }
@@ -106,34 +106,34 @@ impl World {
         let mut wire = Wire::default();
         wire.to_keeper.extend(out);
         node.wire = Some(wire);
-        if self.heard == Some(place) {
-            self.heard = None;
+        if self.obeyed == Some(index) {
+            self.obeyed = None;
         }
     }
 
-    fn cut(&mut self, place: usize) {
-        let Some(wire) = self.nodes[place].wire.take() else { return };
+    fn cut(&mut self, index: usize) {
+        let Some(wire) = self.nodes[index].wire.take() else { return };
         self.coverage.cuts += 1;
         if wire.keeper.pending() > 0 || wire.node.pending() > 0 {
             self.coverage.cuts_in_a_frame += 1;
         }
-        if self.heard == Some(place) {
-            self.heard = None;
+        if self.obeyed == Some(index) {
+            self.obeyed = None;
         }
     }
 
     pub fn random_move(&mut self) {
         let newest = self.nodes.len() - 1;
-        // Mostly the newest node; now and then one that should have gone.
-        let place = if self.next(8) == 0 { self.next(newest as u64 + 1) as usize } else { newest };
+        // Mostly the newest node, sometimes one that should have stopped.
+        let index = if self.next(8) == 0 { self.next(newest as u64 + 1) as usize } else { newest };
         match self.next(100) {
             0..=19 => self.emit(),
-            20..=34 => self.ask(place),
-            35..=59 => self.carry_to_keeper(place),
-            60..=84 => self.carry_to_node(place),
-            85..=89 => self.cut(place),
-            90..=94 if self.nodes[place].wire.is_none() => self.connect(place),
-            95..=96 => self.acknowledge(place),
+            20..=34 => self.ask(index),
+            35..=59 => self.carry_to_keeper(index),
+            60..=84 => self.carry_to_node(index),
+            85..=89 => self.cut(index),
+            90..=94 if self.nodes[index].wire.is_none() => self.connect(index),
+            95..=96 => self.acknowledge(index),
             97 => {
                 self.coverage.kills += 1;
                 self.cut(newest);
@@ -142,7 +142,7 @@ impl World {
                 self.start_node(journal);
             }
             98 if self.nodes.len() < 12 => {
-                // A second node claims the keeper while the first still talks.
+                // A second node claims the keeper while the first is still connected.
                 self.coverage.rivals += 1;
                 let journal = self.nodes[newest].journal.clone();
                 self.start_node(journal);
@@ -161,14 +161,14 @@ impl World {
         body.resize(8 + length, 7);
         let kind = EventKind::Output { stream: Stream::Stdout, background: false };
         let event = self.keeper.push(None, kind, body.into()).expect("it fits");
-        if let Some(wire) = self.heard.and_then(|heard| self.nodes[heard].wire.as_mut()) {
+        if let Some(wire) = self.obeyed.and_then(|obeyed| self.nodes[obeyed].wire.as_mut()) {
             wire.to_node.extend(event.head.iter());
             wire.to_node.extend(event.body.iter());
         }
     }
 
-    fn ask(&mut self, place: usize) {
-        if self.nodes[place].fenced || self.nodes[place].wire.is_none() {
+    fn ask(&mut self, index: usize) {
+        if self.nodes[index].fenced || self.nodes[index].wire.is_none() {
             return;
         }
         self.next_turn += 1;
@@ -177,17 +177,17 @@ impl World {
             0 => CHUNK_BYTES_MAX + 1000,
             _ => self.next(100) as usize,
         };
-        let node = &mut self.nodes[place];
+        let node = &mut self.nodes[index];
         node.asked.push(turn);
         let mut out = Vec::new();
-        let act = Command::TurnStart { turn, more: false };
+        let act = KeeperCommand::TurnStart { turn, more: false };
         let body = Bytes::from(vec![b'x'; length]);
         node.half.command(act, body, &mut out).expect("it fits");
         node.wire.as_mut().expect("checked above").to_keeper.extend(out);
     }
 
-    fn acknowledge(&mut self, place: usize) {
-        let node = &mut self.nodes[place];
+    fn acknowledge(&mut self, index: usize) {
+        let node = &mut self.nodes[index];
         if let Some(wire) = &mut node.wire {
             let mut out = Vec::new();
             node.half.acknowledge(&mut out).expect("it fits");
@@ -203,57 +203,59 @@ impl World {
         }
     }
 
-    fn carry_to_keeper(&mut self, place: usize) {
+    fn carry_to_keeper(&mut self, index: usize) {
         let portion = self.portion();
-        let Some(wire) = self.nodes[place].wire.as_mut() else { return };
+        let Some(wire) = self.nodes[index].wire.as_mut() else { return };
         let bytes: Vec<u8> = wire.to_keeper.drain(..portion.min(wire.to_keeper.len())).collect();
         wire.keeper.push(&bytes);
-        while let Some(wire) = self.nodes[place].wire.as_mut() {
+        while let Some(wire) = self.nodes[index].wire.as_mut() {
             let Some(frame) = wire.keeper.next_frame().expect("we made every frame") else {
                 return;
             };
             let message = serde_json::from_slice(&frame.header).expect("we made every header");
-            self.keeper_hears(place, message, &frame.body);
+            self.keeper_receives(index, message, &frame.body);
         }
     }
 
-    fn keeper_hears(&mut self, place: usize, message: ToKeeper, body: &Bytes) {
+    fn keeper_receives(&mut self, index: usize, message: ToKeeper, body: &Bytes) {
         match message {
-            ToKeeper::Attach { epoch, after, .. } => self.claim(place, epoch, after),
-            // A keeper reads only the connection of the node that it hears.
-            _ if self.heard != Some(place) => {}
-            ToKeeper::Prepare(_) | ToKeeper::Part { .. } => panic!("nobody waits in this world"),
+            ToKeeper::Attach { epoch, after, .. } => self.claim(index, epoch, after),
+            // A keeper reads only the connection of the node that it obeys.
+            _ if self.obeyed != Some(index) => {}
+            ToKeeper::Prepare(_) | ToKeeper::Part { .. } => {
+                panic!("no node here prepares a worker")
+            }
             ToKeeper::Ack { after } => self.keeper.acknowledge(after),
             ToKeeper::Command { command, after, act } => {
                 self.keeper.acknowledge(after);
                 match self.keeper.command(command, act, body) {
-                    Done::Now(Command::TurnStart { turn, .. }, _) => {
+                    CommandProgress::Execute(KeeperCommand::TurnStart { turn, .. }, _) => {
                         self.done.push((self.keeper.epoch(), turn));
                     }
-                    Done::Already => self.coverage.resent += 1,
+                    CommandProgress::Ignored => self.coverage.resent += 1,
                     _ => {}
                 }
             }
         }
     }
 
-    fn claim(&mut self, place: usize, epoch: Epoch, after: LinkSeq) {
+    fn claim(&mut self, index: usize, epoch: Epoch, after: LinkSeq) {
         if let Err(reason) = self.keeper.attach(epoch, after) {
             self.coverage.refusals += 1;
             let refused = FromKeeper::Refused { epoch: self.keeper.epoch(), reason };
             let mut out = Vec::new();
             frame::encode(&mut out, &refused, &[]).expect("it fits");
-            if let Some(wire) = &mut self.nodes[place].wire {
+            if let Some(wire) = &mut self.nodes[index].wire {
                 wire.to_node.extend(out);
             }
             return;
         }
-        if let Some(former) = self.heard.filter(|former| *former != place) {
-            // The former node's connection is closed, with whatever was on its way.
+        if let Some(former) = self.obeyed.filter(|former| *former != index) {
+            // The former node's connection closes, and the bytes in transit are lost.
             self.nodes[former].wire = None;
         }
-        self.heard = Some(place);
-        let attached = FromKeeper::Attached(Box::new(Attached {
+        self.obeyed = Some(index);
+        let attached = FromKeeper::Attached(Box::new(AttachReply {
             link: LINK,
             epoch,
             pid: 1,
@@ -276,14 +278,14 @@ impl World {
             out.extend_from_slice(&held.head);
             out.extend_from_slice(&held.body);
         }
-        if let Some(wire) = &mut self.nodes[place].wire {
+        if let Some(wire) = &mut self.nodes[index].wire {
             wire.to_node.extend(out);
         }
     }
 
-    fn carry_to_node(&mut self, place: usize) {
+    fn carry_to_node(&mut self, index: usize) {
         let portion = self.portion();
-        let node = &mut self.nodes[place];
+        let node = &mut self.nodes[index];
         let Some(wire) = node.wire.as_mut() else { return };
         let bytes: Vec<u8> = wire.to_node.drain(..portion.min(wire.to_node.len())).collect();
         wire.node.push(&bytes);
@@ -296,7 +298,7 @@ impl World {
                     wire.to_keeper.extend(out);
                 }
                 FromKeeper::Prepared { .. } | FromKeeper::Forked { .. } => {
-                    panic!("nobody waits or is forked in this world")
+                    panic!("no worker here is prepared or forked")
                 }
                 FromKeeper::Refused { .. } => {
                     node.fenced = true;
@@ -320,7 +322,7 @@ impl World {
         }
     }
 
-    /// Lets the newest node finish everything over a whole connection.
+    /// Lets the newest node finish all its work over a connection that does not break.
     pub fn heal(&mut self) {
         let newest = self.nodes.len() - 1;
         self.cut(newest);
@@ -331,11 +333,11 @@ impl World {
         }
     }
 
-    /// What must hold at every moment.
+    /// Checks the invariants that hold at every moment.
     pub fn check(&self) -> Result<(), String> {
         for node in &self.nodes {
-            for (place, (link, number)) in node.journal.iter().enumerate() {
-                let expected = place as u64 + 1;
+            for (index, (link, number)) in node.journal.iter().enumerate() {
+                let expected = index as u64 + 1;
                 if link.0 != expected || *number != expected {
                     return Err(format!(
                         "the journal of node {} has event {number} as {link} at {expected}",
@@ -345,11 +347,16 @@ impl World {
             }
             let of_this: Vec<TurnNo> = self.done_for(node);
             if node.asked[..of_this.len().min(node.asked.len())] != of_this[..] {
-                return Err(format!("node {} asked otherwise than was done", node.epoch));
+                return Err(format!(
+                    "the keeper did not follow node {}'s order of turns",
+                    node.epoch
+                ));
             }
         }
         if self.done.windows(2).any(|pair| pair[0].0 > pair[1].0) {
-            return Err("a command of an older node was done after a newer one's".into());
+            return Err(
+                "the keeper executed a command of an older node after a newer node's".into()
+            );
         }
         Ok(())
     }
@@ -359,7 +366,7 @@ impl World {
         self.done.iter().filter_map(mine).collect()
     }
 
-    /// What must hold once everything has been carried.
+    /// Checks what must be true after all bytes have arrived.
     pub fn check_complete(&self) -> Result<(), String> {
         let newest = self.nodes.last().expect("there is always a node");
         if newest.journal.len() as u64 != self.emitted {
@@ -367,7 +374,9 @@ impl World {
             return Err(format!("{} events were made and {kept} journaled", self.emitted));
         }
         if self.done_for(newest) != newest.asked {
-            return Err("the living node's commands were not all done, each once, in order".into());
+            return Err(
+                "the keeper did not execute the newest node's commands once, in order".into()
+            );
         }
         Ok(())
     }
@@ -383,7 +392,7 @@ impl Coverage {
         self.resent += other.resent;
     }
 
-    /// A simulation that never got into trouble proves nothing.
+    /// Fails if a kind of failure never happened: such a simulation proves nothing.
     pub fn check(&self) {
         eprintln!("{self:?}");
         let kinds = [self.cuts, self.cuts_in_a_frame, self.kills, self.rivals, self.refusals];

@@ -1,12 +1,12 @@
-//! A session while a twin of it is made, and a twin before its worker is up.
+//! Sessions that are held while a twin is made, and twins whose worker is not ready yet.
 
 use expect_test::{Expect, expect};
-use windlass_lifecycle::session::Session;
+use windlass_lifecycle::session::SessionMachine;
 
 use super::{check, run_from};
 
 fn check_twin(script: &str, expected: Expect) {
-    expected.assert_eq(&run_from(Session::twin(), script).1);
+    expected.assert_eq(&run_from(SessionMachine::twin(), script).1);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_reset_of_a_held_session_comes_when_it_is_released() {
 }
 
 #[test]
-fn a_worker_that_dies_in_a_held_session_is_replaced_and_turns_that_wait_are_told() {
+fn a_worker_that_dies_in_a_held_session_is_replaced_and_waiting_turns_end() {
     check(
         "ready; ask 1; ok 1; hold; ask 2; ended; ready; ask 3; release",
         expect![[r#"
@@ -94,7 +94,7 @@ fn a_worker_that_dies_in_a_held_session_is_replaced_and_turns_that_wait_are_told
 }
 
 #[test]
-fn a_reset_of_a_held_session_tells_what_was_owed_and_spares_turns_after_it() {
+fn a_reset_of_a_held_session_settles_an_owed_notice_and_spares_later_turns() {
     check(
         "ready; ask 1; ok 1; hold; ended; reset; release; ready; ask 2",
         expect![[r#"

@@ -1,4 +1,4 @@
-//! Sessions that nobody has used for as long as their idle timeout: which end, and which are in use.
+//! Sessions at their idle timeout: which ones end, and which ones are in use.
 
 use expect_test::expect;
 

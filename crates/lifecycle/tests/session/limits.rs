@@ -1,4 +1,4 @@
-//! Sessions that run into a limit of their policy: how the turn ends, and what goes on.
+//! Sessions that reach a limit of their policy: how the turn ends, and how the session continues.
 
 use expect_test::expect;
 
@@ -61,7 +61,7 @@ fn a_turn_that_was_being_stopped_keeps_that_outcome_and_names_the_limit() {
 }
 
 #[test]
-fn a_limit_reached_between_turns_is_told_as_a_lost_state() {
+fn a_limit_reached_between_turns_is_reported_as_lost_state() {
     check(
         "ready; ask 1; ok 1; out-of-memory; ready; ask 2; ask 3",
         expect![[r#"

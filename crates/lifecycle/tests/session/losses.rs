@@ -1,11 +1,12 @@
-//! Workers that die, keepers that are lost, sessions that are reset or closed: what each costs.
+//! Workers that die, keepers that are lost, sessions that are reset or closed: which turns and which state
+//! each of these loses.
 
 use expect_test::expect;
 
 use crate::check;
 
 #[test]
-fn a_turn_that_does_not_stop_costs_the_state_and_those_behind_it() {
+fn a_turn_that_does_not_stop_costs_the_state_and_the_turns_behind_it() {
     check(
         "ready; ask 1; ask 2; ask 3; interrupt 1; grace 1; ask 4; ended; ready; ok 4",
         expect![[r#"
@@ -48,7 +49,7 @@ fn a_grace_without_an_interrupt_changes_nothing() {
 }
 
 #[test]
-fn a_worker_that_dies_in_a_turn_loses_it_and_those_behind_it() {
+fn a_worker_that_dies_in_a_turn_loses_it_and_the_turns_behind_it() {
     check(
         "ready; ask 1; ask 2; ended; ready; ask 3; ok 3",
         expect![[r#"
@@ -96,7 +97,7 @@ fn a_worker_that_dies_while_interrupted_ends_the_turn_by_its_cause() {
 }
 
 #[test]
-fn a_loss_between_turns_is_told_once_to_whoever_asks_next() {
+fn a_loss_between_turns_is_reported_once_to_the_next_turn() {
     check(
         "ready; ask 1; ok 1; ended; ready; ask 2; ask 3; ok 3",
         expect![[r#"
@@ -125,7 +126,7 @@ fn a_loss_between_turns_is_told_once_to_whoever_asks_next() {
 }
 
 #[test]
-fn a_worker_on_which_nothing_ran_takes_nothing_with_it() {
+fn a_worker_that_ran_no_turn_loses_no_state() {
     check(
         "ready; ended; ready; ask 1",
         expect![[r#"
@@ -167,7 +168,7 @@ fn a_later_worker_gets_three_attempts() {
 }
 
 #[test]
-fn the_end_of_a_worker_told_to_go_is_no_failed_start() {
+fn the_end_of_a_worker_told_to_stop_is_no_failed_start() {
     check(
         "ready; ask 1; interrupt 1; grace 1; ended; ended; ended; ready",
         expect![[r#"

@@ -1,11 +1,12 @@
-//! The session machine as tables: one line for each event, with the phase after it and what has
-//! to be done. `properties` drives it at random.
+//! The session machine as tables: one line per event, with the phase after it and the effects.
+//! `properties` tests random events.
 
 use std::fmt::Write;
 
 use expect_test::Expect;
 use windlass_lifecycle::session::{
-    Effect, Event, Fork, Fresh, KeeperLoss, Loss, Notice, OldWorker, Phase, Session,
+    ForkState, KeeperLoss, Loss, LossNotice, OldWorker, SessionEffect, SessionEvent,
+    SessionMachine, SessionPhase, WorkerHistory,
 };
 use windlass_protocol::TurnNo;
 use windlass_protocol::policy::Limit;
@@ -24,12 +25,12 @@ fn check(script: &str, expected: Expect) {
     expected.assert_eq(&run(script).1);
 }
 
-/// The session after `script`, and the table of how it got there: event, phase, effects.
-fn run(script: &str) -> (Session, String) {
-    run_from(Session::default(), script)
+/// The session after `script`, and a table with one line per event: event, phase, effects.
+fn run(script: &str) -> (SessionMachine, String) {
+    run_from(SessionMachine::default(), script)
 }
 
-fn run_from(mut session: Session, script: &str) -> (Session, String) {
+fn run_from(mut session: SessionMachine, script: &str) -> (SessionMachine, String) {
     let mut table = String::new();
     for word in script.split("; ") {
         let (next, effects) = session.step(event(word));
@@ -40,64 +41,67 @@ fn run_from(mut session: Session, script: &str) -> (Session, String) {
     (session, table)
 }
 
-fn event(word: &str) -> Event {
+fn event(word: &str) -> SessionEvent {
     let (verb, turn) = word.split_once(' ').unwrap_or((word, "0"));
     let turn = TurnNo(turn.parse().expect("a turn is a number"));
-    let done = |outcome| Event::TurnDone { turn, outcome };
+    let done = |outcome| SessionEvent::TurnDone { turn, outcome };
     match verb {
-        "ask" => Event::TurnAsked { turn },
-        "interrupt" => Event::InterruptAsked { turn },
-        "deadline" => Event::DeadlinePassed { turn },
-        "grace" => Event::GracePassed { turn },
-        "input" => Event::InputGiven { turn },
-        "reset" => Event::ResetAsked,
-        "close" => Event::CloseAsked,
-        "hold" => Event::HoldAsked,
-        "release" => Event::HoldReleased,
-        "ready" => Event::WorkerReady,
-        "stdin" => Event::StdinWaited { turn },
-        "taken" => Event::InputTaken { turn },
+        "ask" => SessionEvent::TurnAsked { turn },
+        "interrupt" => SessionEvent::InterruptAsked { turn },
+        "deadline" => SessionEvent::DeadlinePassed { turn },
+        "grace" => SessionEvent::GracePassed { turn },
+        "input" => SessionEvent::InputGiven { turn },
+        "reset" => SessionEvent::ResetAsked,
+        "close" => SessionEvent::CloseAsked,
+        "hold" => SessionEvent::HoldAsked,
+        "release" => SessionEvent::HoldReleased,
+        "ready" => SessionEvent::WorkerReady,
+        "stdin" => SessionEvent::StdinWaited { turn },
+        "taken" => SessionEvent::InputTaken { turn },
         "ok" => done(WorkerOutcome::Ok),
         "error" => done(WorkerOutcome::Error),
         "interrupted" => done(WorkerOutcome::Interrupted),
-        "ended" => Event::WorkerEnded { limit: None },
-        "replaced" => Event::WorkerReplaced { running: Some(turn).filter(|turn| turn.0 > 0) },
-        "out-of-memory" => Event::WorkerEnded { limit: Some(Limit::Memory) },
-        "fork-bomb" => Event::WorkerEnded { limit: Some(Limit::Processes) },
-        "disk-filled" => Event::WorkerEnded { limit: Some(Limit::Disk) },
-        "wall-time" => Event::WallTimePassed,
-        "idle" => Event::IdlePassed,
-        "broken" => Event::ProtocolBroken,
-        "keeper-died" => Event::KeeperLost(KeeperLoss::Died),
-        "node-gone" => Event::KeeperLost(KeeperLoss::NodeGone),
-        _ => panic!("no such word: {word}"),
+        "ended" => SessionEvent::WorkerEnded { limit: None },
+        "replaced" => {
+            SessionEvent::WorkerReplaced { running: Some(turn).filter(|turn| turn.0 > 0) }
+        }
+        "out-of-memory" => SessionEvent::WorkerEnded { limit: Some(Limit::Memory) },
+        "fork-bomb" => SessionEvent::WorkerEnded { limit: Some(Limit::Processes) },
+        "disk-filled" => SessionEvent::WorkerEnded { limit: Some(Limit::Disk) },
+        "wall-time" => SessionEvent::WallTimePassed,
+        "idle" => SessionEvent::IdlePassed,
+        "broken" => SessionEvent::ProtocolBroken,
+        "keeper-died" => SessionEvent::KeeperLost(KeeperLoss::Died),
+        "node-gone" => SessionEvent::KeeperLost(KeeperLoss::NodeGone),
+        _ => panic!("unknown event in the script: {word}"),
     }
 }
 
-/// `Busy(1)+2`: turn 1 runs and two wait. `Idle(1)`: one worker started since a turn was finished.
-fn phase_and_waiting(session: &Session) -> String {
-    let fresh = |Fresh { starts, notice }| match notice {
-        Notice::Given => format!("{starts}"),
-        Notice::Owed => format!("{starts}, notice owed"),
+/// `Busy(1)+2`: turn 1 runs and two turns wait. `Idle(1)`: one worker has started since the last finished
+/// turn.
+fn phase_and_waiting(session: &SessionMachine) -> String {
+    let text = |WorkerHistory { starts, notice }| match notice {
+        LossNotice::Given => format!("{starts}"),
+        LossNotice::Owed => format!("{starts}, notice owed"),
     };
     let phase = match session.phase() {
-        Phase::Starting => "Starting".to_owned(),
-        Phase::Idle(of) => format!("Idle({})", fresh(of)),
-        Phase::Busy { turn } => format!("Busy({turn})"),
-        Phase::AwaitingInput { turn } => format!("AwaitingInput({turn})"),
-        Phase::Interrupting { turn, cause } => format!("Interrupting({turn}, {cause:?})"),
-        Phase::Restarting { old: OldWorker::Gone, fresh: of } => {
-            format!("Restarting({})", fresh(of))
+        SessionPhase::Starting => "Starting".to_owned(),
+        SessionPhase::Idle(of) => format!("Idle({})", text(of)),
+        SessionPhase::Busy { turn } => format!("Busy({turn})"),
+        SessionPhase::AwaitingInput { turn } => format!("AwaitingInput({turn})"),
+        SessionPhase::Interrupting { turn, cause } => format!("Interrupting({turn}, {cause:?})"),
+        SessionPhase::Restarting { old: OldWorker::Gone, history: of } => {
+            format!("Restarting({})", text(of))
         }
-        Phase::Restarting { old: OldWorker::Leaving, fresh: of } => {
-            format!("Restarting({}, leaving)", fresh(of))
+        SessionPhase::Restarting { old: OldWorker::Leaving, history: of } => {
+            format!("Restarting({}, leaving)", text(of))
         }
-        Phase::Ended { reason } => format!("Ended({reason:?})"),
+        SessionPhase::Ended { reason } => format!("Ended({reason:?})"),
     };
     let fork = match session.fork() {
-        Fork::None => "",
-        Fork::Arriving { .. } => " arriving",
-        Fork::Held { .. } => " held",
+        ForkState::None => "",
+        ForkState::Arriving { .. } => " arriving",
+        ForkState::Held { .. } => " held",
     };
     match session.waiting().len() {
         0 => format!("{phase}{fork}"),
@@ -105,31 +109,31 @@ fn phase_and_waiting(session: &Session) -> String {
     }
 }
 
-fn said(effects: &[Effect]) -> String {
+fn said(effects: &[SessionEffect]) -> String {
     let words: Vec<String> = effects.iter().map(word_of).collect();
     if words.is_empty() { "-".to_owned() } else { words.join(", ") }
 }
 
-/// A `!` marks an end that tells of a lost state.
-fn word_of(effect: &Effect) -> String {
+/// The effect as a word of the table. A `!` marks the end of a turn with which state is lost.
+fn word_of(effect: &SessionEffect) -> String {
     match *effect {
-        Effect::Accept { turn } => format!("accept {turn}"),
-        Effect::Refuse { turn, code } => format!("refuse {turn} {code}"),
-        Effect::Start { turn } => format!("start {turn}"),
-        Effect::Interrupt { turn, .. } => format!("interrupt {turn}"),
-        Effect::InterruptAgain { turn } => format!("interrupt-again {turn}"),
-        Effect::RefuseInterrupt { turn, code } => format!("refuse-interrupt {turn} {code}"),
-        Effect::Hold => "hold".to_owned(),
-        Effect::RefuseHold { code } => format!("refuse-hold {code}"),
-        Effect::GiveInput { turn } => format!("give {turn}"),
-        Effect::RefuseInput { turn, code } => format!("refuse-input {turn} {code}"),
-        Effect::Finish { turn, outcome, code, loss } => {
+        SessionEffect::Accept { turn } => format!("accept {turn}"),
+        SessionEffect::Refuse { turn, code } => format!("refuse {turn} {code}"),
+        SessionEffect::Start { turn } => format!("start {turn}"),
+        SessionEffect::Interrupt { turn, .. } => format!("interrupt {turn}"),
+        SessionEffect::InterruptAgain { turn } => format!("interrupt-again {turn}"),
+        SessionEffect::RefuseInterrupt { turn, code } => format!("refuse-interrupt {turn} {code}"),
+        SessionEffect::Hold => "hold".to_owned(),
+        SessionEffect::RefuseHold { code } => format!("refuse-hold {code}"),
+        SessionEffect::GiveInput { turn } => format!("give {turn}"),
+        SessionEffect::RefuseInput { turn, code } => format!("refuse-input {turn} {code}"),
+        SessionEffect::Finish { turn, outcome, code, loss } => {
             let code = code.map(|code| format!(" {code}")).unwrap_or_default();
             let loss = if loss == Loss::State { " !" } else { "" };
             format!("finish {turn} {outcome:?}{code}{loss}")
         }
-        Effect::RestartWorker => "restart".to_owned(),
-        Effect::StopKeeper => "stop-keeper".to_owned(),
-        Effect::End { reason } => format!("end {reason:?}"),
+        SessionEffect::RestartWorker => "restart".to_owned(),
+        SessionEffect::StopKeeper => "stop-keeper".to_owned(),
+        SessionEffect::End { reason } => format!("end {reason:?}"),
     }
 }

@@ -1,8 +1,9 @@
-//! What holds whatever happens, in whatever order.
+//! Invariants of the session machine under any events in any order.
 
 use proptest::prelude::*;
 use windlass_lifecycle::session::{
-    Effect, Event, Facts, FirstTurn, Fork, KeeperLoss, Loss, Session, WorkerFact,
+    FirstTurn, ForkState, KeeperLoss, Loss, RecoveryFacts, SessionEffect, SessionEvent,
+    SessionMachine, WorkerFact,
 };
 use windlass_protocol::api::SessionState;
 use windlass_protocol::event::{EventKind, Receipt, StartedBy, TurnError, Usage};
@@ -19,8 +20,8 @@ proptest! {
         script in script(),
         is_twin in any::<bool>(),
     ) {
-        let mut session = if is_twin { Session::twin() } else { Session::default() };
-        let mut watch = Watch::default();
+        let mut session = if is_twin { SessionMachine::twin() } else { SessionMachine::default() };
+        let mut watch = EffectObserver::default();
         for event in events(&script) {
             let (next, effects) = session.step(event);
             session = next;
@@ -32,9 +33,9 @@ proptest! {
     }
 
     #[test]
-    fn a_session_recovered_from_what_is_known_of_it_has_the_same_turns(script in script()) {
-        let mut session = Session::default();
-        let mut known = Known::default();
+    fn a_session_recovered_from_its_facts_has_the_same_turns(script in script()) {
+        let mut session = SessionMachine::default();
+        let mut known = JournalView::default();
         for event in events(&script) {
             let (next, effects) = session.step(event);
             session = next;
@@ -45,11 +46,10 @@ proptest! {
                 prop_assert_eq!(known.open, vec![]);
                 return Ok(());
             }
-            let recovered = Session::recover(known.facts());
+            let recovered = SessionMachine::recover(known.facts());
             prop_assert_eq!(open(&recovered), open(&session));
-            // That a worker is on its way out is known to its keeper, which tells a new node. A hold goes
-            // with its node.
-            let is_held = matches!(session.fork(), Fork::Held { .. });
+            // The keeper knows that a worker is stopping and tells the new node. A hold ends with its node.
+            let is_held = matches!(session.fork(), ForkState::Held { .. });
             if session.state() != SessionState::Restarting && !is_held {
                 prop_assert_eq!(recovered.state(), session.state());
                 prop_assert_eq!(recovered.current(), session.current());
@@ -58,16 +58,16 @@ proptest! {
     }
 }
 
-/// What a journal knows of a session.
+/// The facts that a journal has of a session.
 #[derive(Default)]
-struct Known {
+struct JournalView {
     open: Vec<TurnNo>,
     first: Option<FirstTurn>,
     worker: Option<WorkerFact>,
 }
 
-impl Known {
-    /// A keeper tells of input for the turn in flight and no other.
+impl JournalView {
+    /// A keeper reports input only for the turn in flight.
     fn note(&mut self, turn: Option<TurnNo>, kind: &EventKind, in_flight: Option<TurnNo>) {
         let of_first = turn.is_some() && turn.as_ref() == self.open.first();
         let of_running = turn.is_some() && turn == in_flight;
@@ -93,8 +93,8 @@ impl Known {
         }
     }
 
-    fn facts(&self) -> Facts {
-        Facts {
+    fn facts(&self) -> RecoveryFacts {
+        RecoveryFacts {
             open: self.open.clone(),
             first: self.first.unwrap_or(FirstTurn::Running),
             worker: self.worker.unwrap_or(WorkerFact::Starting),
@@ -104,52 +104,54 @@ impl Known {
     }
 }
 
-/// The turn in flight and those behind it.
-fn open(session: &Session) -> Vec<TurnNo> {
+/// The turn in flight and the turns behind it.
+fn open(session: &SessionMachine) -> Vec<TurnNo> {
     session.current().into_iter().chain(session.waiting()).collect()
 }
 
-/// What an observer who sees only effects knows of a session.
+/// Follows a session by its effects alone.
 #[derive(Default)]
-struct Watch {
+struct EffectObserver {
     accepted: Vec<TurnNo>,
     open: Vec<TurnNo>,
     in_flight: Option<TurnNo>,
-    /// Asked before a state was lost: they may not run on the next one.
+    /// Turns requested before state was lost. They must not run on the next worker.
     doomed: Vec<TurnNo>,
     ended: bool,
 }
 
-impl Watch {
-    fn see(&mut self, effect: Effect) {
+impl EffectObserver {
+    fn see(&mut self, effect: SessionEffect) {
         let refusal = matches!(
             effect,
-            Effect::Refuse { .. }
-                | Effect::RefuseInput { .. }
-                | Effect::RefuseInterrupt { .. }
-                | Effect::RefuseHold { .. }
+            SessionEffect::Refuse { .. }
+                | SessionEffect::RefuseInput { .. }
+                | SessionEffect::RefuseInterrupt { .. }
+                | SessionEffect::RefuseHold { .. }
         );
         assert!(refusal || !self.ended, "{effect:?} after the end");
         match effect {
-            Effect::Accept { turn } => {
+            SessionEffect::Accept { turn } => {
                 assert!(!self.accepted.contains(&turn), "{turn} accepted twice");
                 self.accepted.push(turn);
                 self.open.push(turn);
             }
-            Effect::Refuse { turn, .. } => assert!(!self.accepted.contains(&turn)),
-            Effect::Start { turn } => {
+            SessionEffect::Refuse { turn, .. } => assert!(!self.accepted.contains(&turn)),
+            SessionEffect::Start { turn } => {
                 assert_eq!(self.in_flight, None, "{turn} started beside another");
                 assert_eq!(self.open.first(), Some(&turn), "{turn} overtook");
                 assert!(!self.doomed.contains(&turn), "{turn} ran on a state it did not expect");
                 self.in_flight = Some(turn);
             }
-            Effect::Interrupt { turn, .. }
-            | Effect::InterruptAgain { turn }
-            | Effect::GiveInput { turn } => assert_eq!(self.in_flight, Some(turn)),
-            Effect::RefuseInterrupt { turn, .. } => assert!(!self.open.contains(&turn)),
-            Effect::RefuseInput { .. } | Effect::RefuseHold { .. } => {}
-            Effect::Hold => assert_eq!(self.in_flight, None, "a turn runs in a held session"),
-            Effect::Finish { turn, loss, .. } => {
+            SessionEffect::Interrupt { turn, .. }
+            | SessionEffect::InterruptAgain { turn }
+            | SessionEffect::GiveInput { turn } => assert_eq!(self.in_flight, Some(turn)),
+            SessionEffect::RefuseInterrupt { turn, .. } => assert!(!self.open.contains(&turn)),
+            SessionEffect::RefuseInput { .. } | SessionEffect::RefuseHold { .. } => {}
+            SessionEffect::Hold => {
+                assert_eq!(self.in_flight, None, "a turn runs in a held session")
+            }
+            SessionEffect::Finish { turn, loss, .. } => {
                 let place = self.open.iter().position(|&open| open == turn);
                 self.open.remove(place.expect("only an open turn is finished"));
                 if loss == Loss::State {
@@ -157,16 +159,16 @@ impl Watch {
                 }
                 self.in_flight = self.in_flight.filter(|&in_flight| in_flight != turn);
             }
-            Effect::RestartWorker => assert_eq!(self.in_flight, None),
-            Effect::StopKeeper => assert_eq!(self.open, []),
-            Effect::End { .. } => {
+            SessionEffect::RestartWorker => assert_eq!(self.in_flight, None),
+            SessionEffect::StopKeeper => assert_eq!(self.open, []),
+            SessionEffect::End { .. } => {
                 assert_eq!(self.open, [], "turns left open at the end");
                 self.ended = true;
             }
         }
     }
 
-    fn compare(&self, session: &Session) {
+    fn compare(&self, session: &SessionMachine) {
         assert_eq!(session.current(), self.in_flight);
         assert_eq!(session.is_ended(), self.ended);
         let waiting: Vec<_> = session.waiting().collect();
@@ -175,80 +177,80 @@ impl Watch {
     }
 }
 
-/// An event whose turn is named by how long ago it was asked.
+/// One step of a random script. A step names its turn by how many turns ago it was requested.
 #[derive(Debug, Clone, Copy)]
-enum Word {
+enum ScriptStep {
     Ask { times: u64 },
-    About { ago: u64, make: fn(TurnNo) -> Event },
-    Plain(Event),
+    About { ago: u64, make: fn(TurnNo) -> SessionEvent },
+    Plain(SessionEvent),
 }
 
-fn script() -> impl Strategy<Value = Vec<Word>> {
+fn script() -> impl Strategy<Value = Vec<ScriptStep>> {
     prop::collection::vec(word(), 1..120)
 }
 
-fn word() -> impl Strategy<Value = Word> {
-    let abouts: [fn(TurnNo) -> Event; 9] = [
-        |turn| Event::InterruptAsked { turn },
-        |turn| Event::DeadlinePassed { turn },
-        |turn| Event::GracePassed { turn },
-        |turn| Event::InputGiven { turn },
-        |turn| Event::StdinWaited { turn },
-        |turn| Event::InputTaken { turn },
-        |turn| Event::TurnDone { turn, outcome: WorkerOutcome::Ok },
-        |turn| Event::TurnDone { turn, outcome: WorkerOutcome::Error },
-        |turn| Event::TurnDone { turn, outcome: WorkerOutcome::Interrupted },
+fn word() -> impl Strategy<Value = ScriptStep> {
+    let abouts: [fn(TurnNo) -> SessionEvent; 9] = [
+        |turn| SessionEvent::InterruptAsked { turn },
+        |turn| SessionEvent::DeadlinePassed { turn },
+        |turn| SessionEvent::GracePassed { turn },
+        |turn| SessionEvent::InputGiven { turn },
+        |turn| SessionEvent::StdinWaited { turn },
+        |turn| SessionEvent::InputTaken { turn },
+        |turn| SessionEvent::TurnDone { turn, outcome: WorkerOutcome::Ok },
+        |turn| SessionEvent::TurnDone { turn, outcome: WorkerOutcome::Error },
+        |turn| SessionEvent::TurnDone { turn, outcome: WorkerOutcome::Interrupted },
     ];
-    let about = move |(ago, which): (u64, usize)| Word::About { ago, make: abouts[which] };
+    let about = move |(ago, which): (u64, usize)| ScriptStep::About { ago, make: abouts[which] };
     let ends = prop::sample::select(vec![
-        Event::CloseAsked,
-        Event::WallTimePassed,
-        Event::IdlePassed,
-        Event::ProtocolBroken,
-        Event::KeeperLost(KeeperLoss::Died),
-        Event::KeeperLost(KeeperLoss::NodeGone),
+        SessionEvent::CloseAsked,
+        SessionEvent::WallTimePassed,
+        SessionEvent::IdlePassed,
+        SessionEvent::ProtocolBroken,
+        SessionEvent::KeeperLost(KeeperLoss::Died),
+        SessionEvent::KeeperLost(KeeperLoss::NodeGone),
     ]);
     prop_oneof![
-        200 => Just(Word::Ask { times: 1 }),
-        4 => Just(Word::Ask { times: 70 }),
-        // Mostly the newest turns: those that are in flight when few wait.
+        200 => Just(ScriptStep::Ask { times: 1 }),
+        4 => Just(ScriptStep::Ask { times: 70 }),
+        // Mostly the newest turns: they are in flight when few turns wait.
         400 => (0u64..3, 0usize..9).prop_map(about),
         60 => (0u64..70, 0usize..9).prop_map(about),
-        100 => Just(Word::Plain(Event::WorkerReady)),
-        30 => Just(Word::Plain(Event::WorkerEnded { limit: None })),
-        10 => Just(Word::Plain(Event::WorkerEnded { limit: Some(Limit::Memory) })),
-        10 => Just(Word::Plain(Event::ResetAsked)),
-        20 => Just(Word::Plain(Event::HoldAsked)),
-        20 => Just(Word::Plain(Event::HoldReleased)),
-        2 => ends.prop_map(Word::Plain),
+        100 => Just(ScriptStep::Plain(SessionEvent::WorkerReady)),
+        30 => Just(ScriptStep::Plain(SessionEvent::WorkerEnded { limit: None })),
+        10 => Just(ScriptStep::Plain(SessionEvent::WorkerEnded { limit: Some(Limit::Memory) })),
+        10 => Just(ScriptStep::Plain(SessionEvent::ResetAsked)),
+        20 => Just(ScriptStep::Plain(SessionEvent::HoldAsked)),
+        20 => Just(ScriptStep::Plain(SessionEvent::HoldReleased)),
+        2 => ends.prop_map(ScriptStep::Plain),
     ]
 }
 
-/// The events of a script; turns are numbered as the node numbers them.
-fn events(script: &[Word]) -> Vec<Event> {
+/// The events of a script. Turns are numbered as the node numbers them.
+fn events(script: &[ScriptStep]) -> Vec<SessionEvent> {
     let mut asked = 0;
     let mut events = Vec::new();
     for word in script {
         match *word {
-            Word::Ask { times } => events.extend((0..times).map(|_| {
+            ScriptStep::Ask { times } => events.extend((0..times).map(|_| {
                 asked += 1;
-                Event::TurnAsked { turn: TurnNo(asked) }
+                SessionEvent::TurnAsked { turn: TurnNo(asked) }
             })),
-            Word::About { ago, make } => events.push(make(TurnNo(asked.saturating_sub(ago)))),
-            Word::Plain(event) => events.push(event),
+            ScriptStep::About { ago, make } => events.push(make(TurnNo(asked.saturating_sub(ago)))),
+            ScriptStep::Plain(event) => events.push(event),
         }
     }
     events
 }
 
-/// What a node writes into the journal: the keeper's event, then the effects.
-fn records(event: Event, effects: &[Effect]) -> Vec<(Option<TurnNo>, EventKind)> {
-    let heard = match event {
-        Event::StdinWaited { turn } => {
+/// The records that a node journals: first the keeper's event, then the effects.
+fn records(event: SessionEvent, effects: &[SessionEffect]) -> Vec<(Option<TurnNo>, EventKind)> {
+    let reported = match event {
+        SessionEvent::StdinWaited { turn } => {
             Some((Some(turn), EventKind::StdinWait { prompt: String::new(), secret: false }))
         }
-        Event::InputTaken { turn } => Some((Some(turn), EventKind::InputTaken { bytes: 1 })),
-        Event::WorkerReady => {
+        SessionEvent::InputTaken { turn } => Some((Some(turn), EventKind::InputTaken { bytes: 1 })),
+        SessionEvent::WorkerReady => {
             let ready = EventKind::WorkerReady {
                 worker: String::new(),
                 pid: 1,
@@ -258,31 +260,31 @@ fn records(event: Event, effects: &[Effect]) -> Vec<(Option<TurnNo>, EventKind)>
             };
             Some((None, ready))
         }
-        Event::WorkerEnded { limit } => {
+        SessionEvent::WorkerEnded { limit } => {
             Some((None, EventKind::WorkerEnded { cause: String::new(), limit, replaced: false }))
         }
         _ => None,
     };
-    heard.into_iter().chain(effects.iter().filter_map(|&effect| record(effect))).collect()
+    reported.into_iter().chain(effects.iter().filter_map(|&effect| record(effect))).collect()
 }
 
-fn record(effect: Effect) -> Option<(Option<TurnNo>, EventKind)> {
+fn record(effect: SessionEffect) -> Option<(Option<TurnNo>, EventKind)> {
     match effect {
-        Effect::Accept { turn } => {
+        SessionEffect::Accept { turn } => {
             let id = TurnId::from_number(turn);
             Some((Some(turn), EventKind::TurnAccepted { id, deadline_ms: None, more: false }))
         }
-        Effect::Interrupt { turn, cause } => {
+        SessionEffect::Interrupt { turn, cause } => {
             Some((Some(turn), EventKind::InterruptAsked { cause }))
         }
-        Effect::Finish { turn, outcome, code, loss } => {
+        SessionEffect::Finish { turn, outcome, code, loss } => {
             let named =
                 |code| TurnError { code: Some(code), name: String::new(), message: String::new() };
             let receipt = (loss == Loss::State).then(|| Receipt { kept: vec![], lost: vec![] });
             let (error, usage) = (code.map(named), Usage::default());
             Some((Some(turn), EventKind::TurnEnded { outcome, error, usage, receipt }))
         }
-        Effect::End { reason } => {
+        SessionEffect::End { reason } => {
             let (message, receipt) = (None, None);
             Some((None, EventKind::SessionEnded { reason, message, receipt }))
         }

@@ -1,7 +1,7 @@
-//! A session made again from facts, and what its keeper is told then.
+//! A session rebuilt from facts, and the effects that its new node repeats.
 
 use expect_test::expect;
-use windlass_lifecycle::session::{Facts, FirstTurn, Session, WorkerFact};
+use windlass_lifecycle::session::{FirstTurn, RecoveryFacts, SessionMachine, WorkerFact};
 use windlass_protocol::TurnNo;
 use windlass_protocol::event::StopCause;
 
@@ -9,7 +9,7 @@ use crate::{phase_and_waiting, run, said};
 
 #[test]
 fn facts_give_back_the_session_they_describe() {
-    let facts = |open: &[u64], first, worker| Facts {
+    let facts = |open: &[u64], first, worker| RecoveryFacts {
         open: open.iter().copied().map(TurnNo).collect(),
         first,
         worker,
@@ -25,14 +25,14 @@ fn facts_give_back_the_session_they_describe() {
         ("ready; ask 1; deadline 1", facts(&[1], FirstTurn::Interrupting(cause), WorkerFact::Up)),
         (
             "ready; ask 1; ended; ask 2",
-            Facts { restarts: 1, ..facts(&[2], FirstTurn::Running, WorkerFact::Gone) },
+            RecoveryFacts { restarts: 1, ..facts(&[2], FirstTurn::Running, WorkerFact::Gone) },
         ),
     ] {
-        assert_eq!(run(script).0, Session::recover(facts), "{script}");
+        assert_eq!(run(script).0, SessionMachine::recover(facts), "{script}");
     }
 }
 
-/// What a node heard after it was told a restart by one before it that could not record why.
+/// An earlier node requested the restart and could not record the reason.
 #[test]
 fn a_worker_that_an_earlier_node_had_replaced_costs_only_the_turn_that_ran_on_it() {
     for (script, expected) in [

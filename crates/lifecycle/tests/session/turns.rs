@@ -1,7 +1,7 @@
-//! Turns that run, wait, are stopped, are given input.
+//! Turns that run, wait, are stopped, or get input.
 
 use expect_test::expect;
-use windlass_lifecycle::session::{Effect, Event, Session};
+use windlass_lifecycle::session::{SessionEffect, SessionEvent, SessionMachine};
 use windlass_protocol::TurnNo;
 use windlass_protocol::api::{SessionState, TurnState};
 use windlass_protocol::worker::WorkerOutcome;
@@ -54,7 +54,7 @@ fn a_late_turn_is_interrupted_once() {
 }
 
 #[test]
-fn what_a_turn_said_at_its_deadline_is_kept_only_when_it_completed() {
+fn a_turn_past_its_deadline_keeps_its_outcome_only_if_it_completed() {
     check(
         "ready; ask 1; deadline 1; ok 1",
         expect![[r#"
@@ -233,7 +233,7 @@ fn a_turn_that_waits_for_input_can_be_stopped() {
 }
 
 #[test]
-fn a_word_about_another_turn_changes_nothing() {
+fn an_event_about_another_turn_changes_nothing() {
     check(
         "ready; ok 1; ask 2; ok 1; stdin 1; taken 2; deadline 1; interrupt 1; ready; ok 2; stdin 2",
         expect![[r#"
@@ -256,28 +256,28 @@ fn a_word_about_another_turn_changes_nothing() {
 fn the_sixty_fifth_waiting_turn_is_refused_and_the_others_run() {
     let mut session = run("ready; ask 1").0;
     for turn in 2..=65 {
-        let (next, effects) = session.step(Event::TurnAsked { turn: TurnNo(turn) });
-        assert_eq!(effects, [Effect::Accept { turn: TurnNo(turn) }]);
+        let (next, effects) = session.step(SessionEvent::TurnAsked { turn: TurnNo(turn) });
+        assert_eq!(effects, [SessionEffect::Accept { turn: TurnNo(turn) }]);
         session = next;
     }
-    let (session, effects) = session.step(Event::TurnAsked { turn: TurnNo(66) });
+    let (session, effects) = session.step(SessionEvent::TurnAsked { turn: TurnNo(66) });
     expect!["refuse 66 overloaded"].assert_eq(&said(&effects));
     let mut session = session;
     for turn in 1..=64 {
-        let event = Event::TurnDone { turn: TurnNo(turn), outcome: WorkerOutcome::Ok };
+        let event = SessionEvent::TurnDone { turn: TurnNo(turn), outcome: WorkerOutcome::Ok };
         let (next, effects) = session.step(event);
-        assert_eq!(effects[1], Effect::Start { turn: TurnNo(turn + 1) });
+        assert_eq!(effects[1], SessionEffect::Start { turn: TurnNo(turn + 1) });
         session = next;
     }
 }
 
 #[test]
 fn sixty_four_turns_can_wait_for_the_first_worker() {
-    let mut session = Session::default();
+    let mut session = SessionMachine::default();
     for turn in 1..=64 {
-        session = session.step(Event::TurnAsked { turn: TurnNo(turn) }).0;
+        session = session.step(SessionEvent::TurnAsked { turn: TurnNo(turn) }).0;
     }
-    let (session, effects) = session.step(Event::TurnAsked { turn: TurnNo(65) });
+    let (session, effects) = session.step(SessionEvent::TurnAsked { turn: TurnNo(65) });
     expect!["refuse 65 overloaded"].assert_eq(&said(&effects));
     assert_eq!(session.waiting().len(), 64);
 }

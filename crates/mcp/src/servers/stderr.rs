@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::unix::pipe;
-use windlass_protocol::held::{END_LINE, PID_LINE};
+use windlass_protocol::server_holder::{END_LINE, PID_LINE};
 
 /// Longest line in bytes. The rest of a longer line is left out.
 const LINE_BYTES_MAX: usize = 1000;

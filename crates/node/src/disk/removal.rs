@@ -1,5 +1,5 @@
-//! One removal, or the look that says what it would be. Decides by [`Picture`]; removes by descriptor
-//! beneath the state directory. While something of a session goes, nobody can make a session of its id.
+//! One removal, or its dry run. Decides by [`DiskSnapshot`]; removes by descriptor beneath the state
+//! directory. While directories of a session are removed, no session of the same id can be created.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -10,26 +10,26 @@ use windlass_journal::RemoveError;
 use windlass_protocol::SessionId;
 use windlass_protocol::disk::{DiskKind, PRUNED_NAMED_MAX, Pruned, PrunedItem};
 
-use super::needed::{Picture, names, place_of_copy, ready_made};
-use super::{DiskGround, ENTRIES_MAX};
+use super::needed::{DiskSnapshot, names, ready_made, twin_dir_of_copy};
+use super::{DiskScope, ENTRIES_MAX};
 use crate::session_dirs;
 
-/// Failures that one answer names.
+/// Maximum number of failures in one answer.
 const FAILED_MAX: usize = 100;
 
-/// Whether something goes.
+/// Whether files are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PruneMode {
     Remove,
-    /// Only measured.
-    Look,
+    /// Only measure what would be removed.
+    DryRun,
 }
 
-/// Of which families something is removed.
+/// Which families a removal covers.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Families<'a> {
     All,
-    /// Of the one whose directory this is.
+    /// The family of this directory.
     In(&'a Path),
 }
 
@@ -42,31 +42,31 @@ impl Families<'_> {
     }
 }
 
-/// What an answer calls something that was removed.
+/// How an answer names a removed item.
 #[derive(Debug, Clone, Copy)]
 enum ItemName<'a> {
     After(&'a SessionId),
     ByPath,
 }
 
-/// What was removed so far.
+/// A removal in progress: what was removed so far.
 #[derive(Debug)]
 pub(super) struct Removal {
-    act: PruneMode,
+    mode: PruneMode,
     meter: TreeMeter,
     bytes: u64,
     removed: Vec<PrunedItem>,
     more: u64,
     failed: Vec<String>,
     whole: Whole,
-    /// What is gone, or would be: nothing counts twice.
+    /// Removed paths (or, in a dry run, measured paths), so that nothing counts twice.
     gone: HashSet<PathBuf>,
 }
 
 impl Removal {
-    pub fn new(act: PruneMode, time: Duration) -> Self {
+    pub fn new(mode: PruneMode, time: Duration) -> Self {
         Self {
-            act,
+            mode,
             meter: TreeMeter::new(Instant::now() + time, ENTRIES_MAX, LinkedFiles::AtLastName),
             bytes: 0,
             removed: Vec::new(),
@@ -77,98 +77,104 @@ impl Removal {
         }
     }
 
-    /// Removes what forks made and no living session needs: of all families, or of one.
-    pub fn families(&mut self, ground: &DiskGround<'_>, picture: &Picture, which: Families<'_>) {
-        for root in family_roots(ground, picture).into_iter().filter(|root| which.include(root)) {
-            self.family(ground, picture, &root);
+    /// Removes the directories of forks that no live session needs.
+    pub fn families(
+        &mut self,
+        scope: &DiskScope<'_>,
+        snapshot: &DiskSnapshot,
+        which: Families<'_>,
+    ) {
+        for root in family_roots(scope, snapshot).into_iter().filter(|root| which.include(root)) {
+            self.family(scope, snapshot, &root);
         }
         let mut copies: Vec<_> =
-            picture.links.iter().filter(|(_, copy)| which.include(copy)).collect();
-        // One that holds others comes before them.
+            snapshot.links.iter().filter(|(_, copy)| which.include(copy)).collect();
+        // Outer copies come before the copies inside them.
         copies.sort_by_key(|(_, copy)| copy.components().count());
         for (id, copy) in copies {
-            if let Some(place) = place_of_copy(ground, copy) {
-                self.copy(ground, picture, id, &place);
+            if let Some(twin_dir) = twin_dir_of_copy(scope, copy) {
+                self.copy(scope, snapshot, id, &twin_dir);
             }
         }
     }
 
-    /// Removes the directory of a family none of whose sessions is live or was lost.
-    fn family(&mut self, ground: &DiskGround<'_>, picture: &Picture, root: &Path) {
-        // The directory's name is the first session's id; ready-made ones are known by their links.
-        let first = session_dirs::root_of(ground.config, root).and_then(|(_, first)| first);
-        if picture.needs(ground, root) || first.as_ref().is_some_and(|id| !ground.claims.claim(id))
-        {
+    /// Removes a family directory, unless a session of the family is live or was lost.
+    fn family(&mut self, scope: &DiskScope<'_>, snapshot: &DiskSnapshot, root: &Path) {
+        // The directory is named after the first session. Ready-made directories are known by their links.
+        let first = session_dirs::root_of(scope.config, root).and_then(|(_, first)| first);
+        if snapshot.needs(scope, root) || first.as_ref().is_some_and(|id| !scope.claims.claim(id)) {
             return;
         }
-        self.take(ground, DiskKind::ForkCopies, root, ItemName::ByPath);
+        self.take(scope, DiskKind::ForkCopies, root, ItemName::ByPath);
         if let Some(first) = first {
-            ground.claims.release(&first);
+            scope.claims.release(&first);
         }
     }
 
-    /// Removes the copied workspace of a twin that was closed, unless a twin forked from it is live or was lost.
-    fn copy(&mut self, ground: &DiskGround<'_>, picture: &Picture, id: &SessionId, place: &Path) {
-        if ground.claims.knows(id) || picture.needs(ground, place) || !ground.claims.claim(id) {
+    /// Removes the copied workspace of a closed twin, unless a twin that was forked from it is live or was
+    /// lost.
+    fn copy(
+        &mut self,
+        scope: &DiskScope<'_>,
+        snapshot: &DiskSnapshot,
+        id: &SessionId,
+        twin_dir: &Path,
+    ) {
+        if scope.claims.knows(id) || snapshot.needs(scope, twin_dir) || !scope.claims.claim(id) {
             return;
         }
-        self.take(ground, DiskKind::ForkCopies, place, ItemName::After(id));
-        self.take(
-            ground,
-            DiskKind::ForkCopies,
-            &ground.config.workspace_of(id),
-            ItemName::After(id),
-        );
-        ground.claims.release(id);
+        self.take(scope, DiskKind::ForkCopies, twin_dir, ItemName::After(id));
+        self.take(scope, DiskKind::ForkCopies, &scope.config.workspace_of(id), ItemName::After(id));
+        scope.claims.release(id);
     }
 
-    /// An ended session: its journal, and its workspace if the node made it and no twin needs it.
-    pub fn session(&mut self, ground: &DiskGround<'_>, picture: &Picture, id: &SessionId) {
-        if !ground.claims.claim(id) {
+    /// Removes an ended session: its journal, and its workspace if the node made it and no twin needs it.
+    pub fn session(&mut self, scope: &DiskScope<'_>, snapshot: &DiskSnapshot, id: &SessionId) {
+        if !scope.claims.claim(id) {
             return;
         }
-        // The journal last: without it nobody would know of the rest.
-        self.workspace(ground, picture, id);
-        self.journal(ground, id);
-        ground.claims.release(id);
+        // The journal last, because only the journal tells the next round about the rest.
+        self.workspace(scope, snapshot, id);
+        self.journal(scope, id);
+        scope.claims.release(id);
     }
 
-    fn workspace(&mut self, ground: &DiskGround<'_>, picture: &Picture, id: &SessionId) {
-        let own = ground.config.workspace_of(id);
-        let kind = match ground.journal.has_directory(id) {
+    fn workspace(&mut self, scope: &DiskScope<'_>, snapshot: &DiskSnapshot, id: &SessionId) {
+        let own = scope.config.workspace_of(id);
+        let kind = match scope.journal.has_directory(id) {
             true => DiskKind::WorkspacesEnded,
             false => DiskKind::Leftovers,
         };
-        let linked = picture.links.iter().find(|(of, _)| of == id).map(|(_, path)| path);
-        if picture.families_of(id).iter().any(|root| picture.lives_in(ground, root)) {
+        let linked = snapshot.links.iter().find(|(of, _)| of == id).map(|(_, path)| path);
+        if snapshot.families_of(id).iter().any(|root| snapshot.lives_in(scope, root)) {
             return;
         }
         if let Some(linked) = linked {
-            let directory = match place_of_copy(ground, linked) {
-                Some(place) => place,
-                None => match ready_made(ground, linked) {
+            let directory = match twin_dir_of_copy(scope, linked) {
+                Some(twin_dir) => twin_dir,
+                None => match ready_made(scope, linked) {
                     Some((directory, _)) => directory,
                     None => return,
                 },
             };
-            if picture.needs(ground, &directory) {
+            if snapshot.needs(scope, &directory) {
                 return;
             }
-            self.take(ground, kind, &directory, ItemName::After(id));
+            self.take(scope, kind, &directory, ItemName::After(id));
         }
-        self.take(ground, kind, &own, ItemName::After(id));
+        self.take(scope, kind, &own, ItemName::After(id));
     }
 
-    fn journal(&mut self, ground: &DiskGround<'_>, id: &SessionId) {
-        if !ground.journal.has_directory(id) || !ground.claims.has_all() {
+    fn journal(&mut self, scope: &DiskScope<'_>, id: &SessionId) {
+        if !scope.journal.has_directory(id) || !scope.claims.has_all() {
             return;
         }
-        let path = ground.config.journal_of(id);
-        match self.act {
-            PruneMode::Look => {
-                self.take(ground, DiskKind::JournalsEnded, &path, ItemName::After(id))
+        let path = scope.config.journal_of(id);
+        match self.mode {
+            PruneMode::DryRun => {
+                self.take(scope, DiskKind::JournalsEnded, &path, ItemName::After(id))
             }
-            PruneMode::Remove => match ground.journal.remove(id) {
+            PruneMode::Remove => match scope.journal.remove(id) {
                 Ok(bytes) => self.note(DiskKind::JournalsEnded, id.to_string(), bytes),
                 Err(RemoveError::InUse(_)) => {}
                 Err(error) => self.failed(format!("the journal of session {id}: {error}")),
@@ -176,86 +182,86 @@ impl Removal {
         }
     }
 
-    /// Directories of sessions that nobody knows, and what was half made.
-    pub fn leftovers(&mut self, ground: &DiskGround<'_>, picture: &Picture) {
-        let config = ground.config;
-        // Without knowing which sessions there are, none is taken to be unknown.
-        let Ok(known) = ground.journal.directories() else { return };
-        for id in ids_in(ground, &config.workspaces_dir()) {
-            if known.contains(&id) || ground.claims.knows(&id) {
+    /// Removes directories of unknown sessions, and incomplete directories.
+    pub fn leftovers(&mut self, scope: &DiskScope<'_>, snapshot: &DiskSnapshot) {
+        let config = scope.config;
+        // Without the list of sessions, no session counts as unknown.
+        let Ok(known) = scope.journal.directories() else { return };
+        for id in ids_in(scope, &config.workspaces_dir()) {
+            if known.contains(&id) || scope.claims.knows(&id) {
                 continue;
             }
-            if !ground.claims.claim(&id) {
+            if !scope.claims.claim(&id) {
                 continue;
             }
-            // It may have come to be, and ended, since the list was made.
-            if !ground.journal.has_directory(&id) {
-                self.workspace(ground, picture, &id);
+            // The session may have been created and ended since the list was made.
+            if !scope.journal.has_directory(&id) {
+                self.workspace(scope, snapshot, &id);
             }
-            ground.claims.release(&id);
+            scope.claims.release(&id);
         }
-        for id in ids_in(ground, &config.staging_dir()) {
-            self.claimed(ground, &id, &config.staging_dir().join(id.as_str()));
+        for id in ids_in(scope, &config.staging_dir()) {
+            self.claimed(scope, &id, &config.staging_dir().join(id.as_str()));
         }
-        for id in ids_in(ground, &config.tmp_dir()) {
-            if !ground.claims.has_family(&id) {
-                self.claimed(ground, &id, &config.tmp_of(&id));
+        for id in ids_in(scope, &config.tmp_dir()) {
+            if !scope.claims.has_family(&id) {
+                self.claimed(scope, &id, &config.tmp_of(&id));
             }
         }
-        self.ready_made(ground, picture);
-        self.programs(ground);
+        self.ready_made(scope, snapshot);
+        self.programs(scope);
     }
 
-    /// One leftover that is named after a session.
-    fn claimed(&mut self, ground: &DiskGround<'_>, id: &SessionId, path: &Path) {
-        if ground.claims.claim(id) {
-            self.take(ground, DiskKind::Leftovers, path, ItemName::ByPath);
-            ground.claims.release(id);
+    /// Removes a leftover that is named after a session.
+    fn claimed(&mut self, scope: &DiskScope<'_>, id: &SessionId, path: &Path) {
+        if scope.claims.claim(id) {
+            self.take(scope, DiskKind::Leftovers, path, ItemName::ByPath);
+            scope.claims.release(id);
         }
     }
 
-    /// Directories that an earlier release made for pooled workers, and that no session has.
-    fn ready_made(&mut self, ground: &DiskGround<'_>, picture: &Picture) {
-        let all = ground.config.places_dir();
+    /// Removes directories that an earlier release made for pooled workers and that no session uses.
+    fn ready_made(&mut self, scope: &DiskScope<'_>, snapshot: &DiskSnapshot) {
+        let all = scope.config.legacy_pool_dir();
         let roots =
-            picture.links.iter().filter_map(|(_, path)| session_dirs::root_of(ground.config, path));
+            snapshot.links.iter().filter_map(|(_, path)| session_dirs::root_of(scope.config, path));
         let taken: HashSet<PathBuf> = roots.map(|(root, _)| root).collect();
-        for name in names(ground, &all) {
+        for name in names(scope, &all) {
             let directory = all.join(name);
-            if !taken.contains(&directory) && !picture.lives_in(ground, &directory) {
-                self.take(ground, DiskKind::Leftovers, &directory, ItemName::ByPath);
+            if !taken.contains(&directory) && !snapshot.lives_in(scope, &directory) {
+                self.take(scope, DiskKind::Leftovers, &directory, ItemName::ByPath);
             }
         }
     }
 
-    /// Worker programs of other releases, once no session of an earlier node lives.
-    fn programs(&mut self, ground: &DiskGround<'_>) {
-        let all = ground.config.programs_dir();
-        let paths = names(ground, &all).into_iter().map(|name| all.join(name));
-        let old: Vec<_> = paths.filter(|path| !ground.programs.contains(path)).collect();
-        if !old.is_empty() && ground.claims.are_all_new() {
+    /// Removes worker programs of other releases when no session of an earlier node is live.
+    fn programs(&mut self, scope: &DiskScope<'_>) {
+        let all = scope.config.programs_dir();
+        let paths = names(scope, &all).into_iter().map(|name| all.join(name));
+        let old: Vec<_> = paths.filter(|path| !scope.programs.contains(path)).collect();
+        if !old.is_empty() && scope.claims.are_all_new() {
             old.iter()
-                .for_each(|path| self.take(ground, DiskKind::Leftovers, path, ItemName::ByPath));
+                .for_each(|path| self.take(scope, DiskKind::Leftovers, path, ItemName::ByPath));
         }
     }
 
-    /// Removes or measures one thing. The item is named after the session, or after its path.
-    fn take(&mut self, ground: &DiskGround<'_>, kind: DiskKind, path: &Path, named: ItemName<'_>) {
+    /// Removes one path, or only measures it in a dry run.
+    fn take(&mut self, scope: &DiskScope<'_>, kind: DiskKind, path: &Path, named: ItemName<'_>) {
         let is_gone = path.ancestors().any(|above| self.gone.contains(above));
-        if is_gone || !ground.claims.has_all() {
+        if is_gone || !scope.claims.has_all() {
             return;
         }
         let name = match named {
             ItemName::After(id) => id.to_string(),
-            ItemName::ByPath => below(ground, path),
+            ItemName::ByPath => below(scope, path),
         };
-        let state = session_dirs::state(ground.config);
-        let inside = session_dirs::inside(ground.config, path);
-        let taken = state.and_then(|state| match self.act {
+        let state = session_dirs::state(scope.config);
+        let inside = session_dirs::inside(scope.config, path);
+        let taken = state.and_then(|state| match self.mode {
             PruneMode::Remove => {
                 state.remove_tree(inside?).map(|freed| (freed.bytes, freed.entries))
             }
-            PruneMode::Look => {
+            PruneMode::DryRun => {
                 let found = state.measure_tree(inside?, &mut self.meter)?;
                 if found.whole == Whole::No {
                     self.whole = Whole::No;
@@ -275,7 +281,7 @@ impl Removal {
 
     fn note(&mut self, kind: DiskKind, name: String, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
-        // What goes with a session in several steps is one thing.
+        // Several steps for one session count as one item.
         if let Some(last) =
             self.removed.last_mut().filter(|last| last.kind == kind && last.name == name)
         {
@@ -295,7 +301,7 @@ impl Removal {
 
     pub fn answer(self) -> Pruned {
         Pruned {
-            dry_run: self.act == PruneMode::Look,
+            dry_run: self.mode == PruneMode::DryRun,
             bytes: self.bytes,
             removed: self.removed,
             more: self.more,
@@ -307,31 +313,31 @@ impl Removal {
     pub fn log(self) {
         if !self.removed.is_empty() {
             let count = self.removed.len() as u64 + self.more;
-            tracing::info!(count, bytes = self.bytes, "removed what is kept no longer");
+            tracing::info!(count, bytes = self.bytes, "removed old sessions and leftovers");
         }
         for what in self.failed {
-            tracing::warn!(what, "cannot be removed");
+            tracing::warn!(what, "cannot remove a directory");
         }
     }
 }
 
-/// Directories in which families have their rooms.
-fn family_roots(ground: &DiskGround<'_>, picture: &Picture) -> Vec<PathBuf> {
-    // A ready-made directory holds the workspace as well, which follows the journal. The session that
-    // has it is known by its link; without one it is kept ready, or is a leftover.
-    let linked = picture
+/// The directories that hold the rooms of families.
+fn family_roots(scope: &DiskScope<'_>, snapshot: &DiskSnapshot) -> Vec<PathBuf> {
+    // A ready-made directory also holds the workspace, which stays as long as the journal. Its session is
+    // known by a link. A ready-made directory without a link is a leftover.
+    let linked = snapshot
         .links
         .iter()
-        .filter(|(id, path)| !ground.claims.knows(id) && place_of_copy(ground, path).is_none());
-    let rooms = linked.filter_map(|(_, path)| ready_made(ground, path).map(|(_, room)| room));
-    picture.families().cloned().chain(rooms).collect()
+        .filter(|(id, path)| !scope.claims.knows(id) && twin_dir_of_copy(scope, path).is_none());
+    let rooms = linked.filter_map(|(_, path)| ready_made(scope, path).map(|(_, room)| room));
+    snapshot.families().cloned().chain(rooms).collect()
 }
 
-fn ids_in(ground: &DiskGround<'_>, directory: &Path) -> Vec<SessionId> {
-    let names = names(ground, directory).into_iter();
+fn ids_in(scope: &DiskScope<'_>, directory: &Path) -> Vec<SessionId> {
+    let names = names(scope, directory).into_iter();
     names.filter_map(|name| SessionId::parse(name.into_string().ok()?).ok()).collect()
 }
 
-fn below(ground: &DiskGround<'_>, path: &Path) -> String {
-    path.strip_prefix(&ground.config.state_dir).unwrap_or(path).display().to_string()
+fn below(scope: &DiskScope<'_>, path: &Path) -> String {
+    path.strip_prefix(&scope.config.state_dir).unwrap_or(path).display().to_string()
 }

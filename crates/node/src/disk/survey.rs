@@ -1,4 +1,4 @@
-//! What is on the disk, by kind. Looks at everything below the state directory once and changes nothing.
+//! Measures the disk usage by kind. Reads everything below the state directory once and changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -9,27 +9,27 @@ use windlass_beneath::{LinkedFiles, TreeMeter, TreeSize, Whole};
 use windlass_protocol::SessionId;
 use windlass_protocol::disk::{DiskKind, DiskShare, DiskUse};
 
-use super::needed::{Picture, names, place_of_copy, ready_made, room_in};
-use super::{DiskGround, ENTRIES_MAX, LOOK_TIME};
+use super::needed::{DiskSnapshot, names, ready_made, room_in, twin_dir_of_copy};
+use super::{DiskScope, ENTRIES_MAX, LOOK_TIME};
 use crate::session_dirs;
 
-/// How names of journals begin that are kept ready for sessions, or are half removed.
+/// The prefix of the names of prepared journals and of half-removed journals.
 const HIDDEN: &str = ".";
 
-pub(super) fn survey(ground: &DiskGround<'_>) -> DiskUse {
-    let config = ground.config;
+pub(super) fn survey(scope: &DiskScope<'_>) -> DiskUse {
+    let config = scope.config;
     let meter = TreeMeter::new(Instant::now() + LOOK_TIME, ENTRIES_MAX, LinkedFiles::AtFirstName);
-    let mut survey = Survey { ground, meter, shares: BTreeMap::new() };
-    let picture = Picture::take(ground, &[]);
-    let known = ground.journal.directories();
-    if let (Some(picture), Ok(known)) = (&picture, &known) {
+    let mut survey = Survey { scope, meter, shares: BTreeMap::new() };
+    let snapshot = DiskSnapshot::take(scope, &[]);
+    let known = scope.journal.directories();
+    if let (Some(snapshot), Ok(known)) = (&snapshot, &known) {
         survey.journals();
-        survey.workspaces(picture, known);
-        survey.families(picture);
-        survey.ready_made(picture, known);
+        survey.workspaces(snapshot, known);
+        survey.families(snapshot);
+        survey.ready_made(snapshot, known);
     }
-    for name in names(ground, &config.state_dir) {
-        survey.top(&config.state_dir.join(name), picture.is_some() && known.is_ok());
+    for name in names(scope, &config.state_dir) {
+        survey.top(&config.state_dir.join(name), snapshot.is_some() && known.is_ok());
     }
     let shares = survey.shares;
     let share = |kind| shares.get(&kind).copied().unwrap_or_default();
@@ -42,21 +42,21 @@ pub(super) fn survey(ground: &DiskGround<'_>) -> DiskUse {
         bytes: kinds.iter().map(|share| share.bytes).sum(),
         complete: DiskKind::ALL.iter().all(|kind| share(*kind).whole == Whole::Yes),
         kinds: kinds.into(),
-        retain_age_s: config.keep_ended.as_secs(),
-        retain_bytes: config.keep_bytes,
+        retain_age_s: config.retention.max_age.as_secs(),
+        retain_bytes: config.retention.max_total_bytes,
     }
 }
 
 struct Survey<'a> {
-    ground: &'a DiskGround<'a>,
+    scope: &'a DiskScope<'a>,
     meter: TreeMeter,
     shares: BTreeMap<DiskKind, TreeSize>,
 }
 
 impl Survey<'_> {
-    /// Adds what is at a path, with everything beneath it.
+    /// Adds the size of a path and everything beneath it.
     fn add(&mut self, kind: DiskKind, path: &Path) {
-        let config = self.ground.config;
+        let config = self.scope.config;
         let measured = session_dirs::state(config).and_then(|state| {
             state.measure_tree(session_dirs::inside(config, path)?, &mut self.meter)
         });
@@ -64,14 +64,15 @@ impl Survey<'_> {
         *self.shares.entry(kind).or_default() += measured.unwrap_or(unread);
     }
 
-    /// One entry of the state directory, but for those that were looked into.
-    fn top(&mut self, path: &Path, have_others: bool) {
-        let config = self.ground.config;
+    /// Adds an entry of the state directory. Directories that were measured by kind are added without their
+    /// content; `measured_by_kind` says whether they were.
+    fn top(&mut self, path: &Path, measured_by_kind: bool) {
+        let config = self.scope.config;
         let sessions = config.journals_dir();
-        let looked_into =
-            [sessions, config.workspaces_dir(), config.rooms_dir(), config.places_dir()];
-        if looked_into.iter().any(|one| one == path) {
-            if have_others {
+        let by_kind =
+            [sessions, config.workspaces_dir(), config.families_dir(), config.legacy_pool_dir()];
+        if by_kind.iter().any(|one| one == path) {
+            if measured_by_kind {
                 self.only(path);
             } else {
                 self.add(DiskKind::Other, path);
@@ -95,9 +96,9 @@ impl Survey<'_> {
         self.add(kind, path);
     }
 
-    /// The directory itself, without what is in it.
+    /// Adds a directory itself, without its content.
     fn only(&mut self, path: &Path) {
-        let config = self.ground.config;
+        let config = self.scope.config;
         let found = session_dirs::inside(config, path)
             .and_then(|path| session_dirs::state(config)?.look(path));
         if let Ok(Some(stat)) = found {
@@ -108,11 +109,11 @@ impl Survey<'_> {
     }
 
     fn journals(&mut self) {
-        let all = self.ground.config.journals_dir();
-        for name in names(self.ground, &all) {
+        let all = self.scope.config.journals_dir();
+        for name in names(self.scope, &all) {
             let text = name.to_string_lossy().into_owned();
             let kind = match SessionId::parse(text.clone()) {
-                Ok(id) if self.ground.claims.knows(&id) => DiskKind::JournalsLive,
+                Ok(id) if self.scope.claims.knows(&id) => DiskKind::JournalsLive,
                 Ok(_) => DiskKind::JournalsEnded,
                 Err(_) if text.starts_with(HIDDEN) => DiskKind::Environments,
                 Err(_) => DiskKind::Other,
@@ -121,11 +122,11 @@ impl Survey<'_> {
         }
     }
 
-    fn workspaces(&mut self, picture: &Picture, known: &BTreeSet<SessionId>) {
-        let config = self.ground.config;
+    fn workspaces(&mut self, snapshot: &DiskSnapshot, known: &BTreeSet<SessionId>) {
+        let config = self.scope.config;
         let linked: HashMap<&SessionId, &PathBuf> =
-            picture.links.iter().map(|(id, path)| (id, path)).collect();
-        for name in names(self.ground, &config.workspaces_dir()) {
+            snapshot.links.iter().map(|(id, path)| (id, path)).collect();
+        for name in names(self.scope, &config.workspaces_dir()) {
             let path = config.workspaces_dir().join(&name);
             let id = name.into_string().ok().and_then(|name| SessionId::parse(name).ok());
             let kind = match id {
@@ -140,11 +141,11 @@ impl Survey<'_> {
     }
 
     fn is_copy(&self, path: &Path) -> bool {
-        place_of_copy(self.ground, path).is_some()
+        twin_dir_of_copy(self.scope, path).is_some()
     }
 
     fn kind_of(&self, id: &SessionId, known: &BTreeSet<SessionId>) -> DiskKind {
-        if self.ground.claims.knows(id) {
+        if self.scope.claims.knows(id) {
             DiskKind::WorkspacesLive
         } else if known.contains(id) {
             DiskKind::WorkspacesEnded
@@ -153,31 +154,31 @@ impl Survey<'_> {
         }
     }
 
-    fn families(&mut self, picture: &Picture) {
-        let all = self.ground.config.rooms_dir();
-        for name in names(self.ground, &all) {
+    fn families(&mut self, snapshot: &DiskSnapshot) {
+        let all = self.scope.config.families_dir();
+        for name in names(self.scope, &all) {
             let path = all.join(name);
             let first =
-                session_dirs::root_of(self.ground.config, &path).and_then(|(_, first)| first);
-            let is_known = first.is_some_and(|id| self.ground.claims.knows(&id));
-            let is_needed = is_known || picture.needs(self.ground, &path);
+                session_dirs::root_of(self.scope.config, &path).and_then(|(_, first)| first);
+            let is_known = first.is_some_and(|id| self.scope.claims.knows(&id));
+            let is_needed = is_known || snapshot.needs(self.scope, &path);
             self.add(if is_needed { DiskKind::ForkCopies } else { DiskKind::Leftovers }, &path);
         }
     }
 
-    /// Directories that an earlier release made for pooled workers.
-    fn ready_made(&mut self, picture: &Picture, known: &BTreeSet<SessionId>) {
-        let all = self.ground.config.places_dir();
+    /// Adds the directories that an earlier release made for pooled workers.
+    fn ready_made(&mut self, snapshot: &DiskSnapshot, known: &BTreeSet<SessionId>) {
+        let all = self.scope.config.legacy_pool_dir();
         let mut owners: HashMap<PathBuf, &SessionId> = HashMap::new();
-        for (id, path) in picture.links.iter().filter(|(_, path)| !self.is_copy(path)) {
-            if let Some((directory, _)) = ready_made(self.ground, path) {
+        for (id, path) in snapshot.links.iter().filter(|(_, path)| !self.is_copy(path)) {
+            if let Some((directory, _)) = ready_made(self.scope, path) {
                 owners.insert(directory, id);
             }
         }
-        for name in names(self.ground, &all) {
+        for name in names(self.scope, &all) {
             let directory = all.join(name);
             let Some(id) = owners.get(&directory) else {
-                let kind = match picture.needs(self.ground, &directory) {
+                let kind = match snapshot.needs(self.scope, &directory) {
                     true => DiskKind::Environments,
                     false => DiskKind::Leftovers,
                 };
@@ -186,7 +187,7 @@ impl Survey<'_> {
             };
             let kind = self.kind_of(id, known);
             self.only(&directory);
-            for inner in names(self.ground, &directory) {
+            for inner in names(self.scope, &directory) {
                 let path = directory.join(inner);
                 let is_room = path == room_in(&directory);
                 self.add(if is_room { DiskKind::ForkCopies } else { kind }, &path);

@@ -1,4 +1,4 @@
-//! What is removed and what stays, on real directories, with a clock that the test holds.
+//! What is removed and what stays, on real directories, with a fixed clock.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -15,10 +15,10 @@ use super::*;
 
 const DAY_MS: u64 = 86_400_000;
 
-/// The moment of a test.
+/// The current time of every test.
 const NOW_MS: u64 = 1000 * DAY_MS;
 
-/// Which sessions live, as a test says.
+/// The live sessions of a test.
 #[derive(Default)]
 struct Living {
     sessions: RefCell<Vec<(SessionId, PathBuf)>>,
@@ -76,8 +76,8 @@ impl Stage {
         Self { dir, config, journal, living: Living::default(), state: DiskState::default() }
     }
 
-    fn ground(&self) -> DiskGround<'_> {
-        DiskGround {
+    fn scope(&self) -> DiskScope<'_> {
+        DiskScope {
             config: &self.config,
             journal: &self.journal,
             claims: &self.living,
@@ -85,7 +85,7 @@ impl Stage {
         }
     }
 
-    /// A session that ended so many days ago, with a workspace of so many bytes.
+    /// A session that ended `days` ago, with a workspace of `bytes`.
     fn ended(&self, name: &str, days: u64, bytes: usize) -> PathBuf {
         let workspace = self.config.workspace_of(&id(name));
         std::fs::create_dir_all(&workspace).unwrap();
@@ -101,7 +101,7 @@ impl Stage {
         }
     }
 
-    /// The journal of a session with that original.
+    /// Makes the journal of a session that was forked from `original`.
     fn begun(&self, name: &str, original: Option<&str>) -> SessionLog {
         let new = NewSession {
             id: id(name),
@@ -114,21 +114,21 @@ impl Stage {
         self.journal.create(new).unwrap()
     }
 
-    /// A twin that has ended for that reason, with its copy.
+    /// A twin that has ended for this reason; returns its copy.
     fn ended_twin(&self, name: &str, original: &str, room: &Path, reason: EndReason) -> PathBuf {
         let (_, copy) = self.twin_of(name, Some(original), room);
         self.end_for(name, reason);
         copy
     }
 
-    /// The session ends, and its journal says why.
+    /// Ends a session and records the reason in its journal.
     fn end_for(&self, name: &str, reason: EndReason) {
         self.end(name);
         let mut log = self.journal.open_session(&id(name)).unwrap().0;
         log.append(vec![end(NOW_MS - DAY_MS, reason)]).unwrap();
     }
 
-    /// A live session with its first room.
+    /// A live session; returns its first room.
     fn live(&self, name: &str) -> PathBuf {
         let room = session_dirs::make(&self.config, &id(name)).unwrap();
         self.living.sessions.borrow_mut().push((id(name), room.clone()));
@@ -137,7 +137,7 @@ impl Stage {
         room
     }
 
-    /// A live twin in a room. Gives its own room and its copy.
+    /// A live twin in a room. Returns the twin's room and its copy.
     fn twin(&self, name: &str, room: &Path) -> (PathBuf, PathBuf) {
         self.twin_of(name, None, room)
     }
@@ -159,18 +159,18 @@ impl Stage {
     }
 
     fn families(&self) {
-        let ground = self.ground();
-        let picture = Picture::take(&ground, &[]).unwrap();
+        let scope = self.scope();
+        let snapshot = DiskSnapshot::take(&scope, &[]).unwrap();
         let mut removal = Removal::new(PruneMode::Remove, LOOK_TIME);
-        removal.families(&ground, &picture, Families::All);
+        removal.families(&scope, &snapshot, Families::All);
         assert_eq!(removal.answer().failed, Vec::<String>::new());
     }
 
-    fn round(&self, max_age_days: u64, max_total_bytes: u64, act: PruneMode) -> Pruned {
+    fn round(&self, max_age_days: u64, max_total_bytes: u64, mode: PruneMode) -> Pruned {
         let max_age = Duration::from_millis(max_age_days * DAY_MS);
         let limits = RetentionOptions { max_age, max_total_bytes };
-        let ground = self.ground();
-        round(&ground, &self.state, limits, act, NOW_MS, LOOK_TIME).unwrap().answer()
+        let scope = self.scope();
+        round(&scope, &self.state, limits, mode, NOW_MS, LOOK_TIME).unwrap().answer()
     }
 }
 
@@ -184,7 +184,7 @@ fn names(pruned: &Pruned) -> Vec<(DiskKind, &str)> {
 }
 
 #[test]
-fn sessions_go_by_age_and_by_what_their_workspaces_take() {
+fn sessions_are_removed_by_age_and_by_the_size_of_their_workspaces() {
     let stage = Stage::new();
     let old = stage.ended("old", 9, 1000);
     let large = stage.ended("large", 3, 400_000);
@@ -195,7 +195,7 @@ fn sessions_go_by_age_and_by_what_their_workspaces_take() {
     let pruned = stage.round(7, 1 << 30, PruneMode::Remove);
     assert_eq!(names(&pruned), [(workspaces, "old"), (journals, "old")]);
     assert!(!old.exists() && large.exists());
-    // The one that is too large was measured once, and is known to be.
+    // The size of the large session was measured once and is remembered.
     let pruned = stage.round(7, 300_000, PruneMode::Remove);
     assert_eq!(names(&pruned), [(workspaces, "large"), (journals, "large")]);
     assert!(pruned.bytes > 400_000 && !large.exists() && young.exists());
@@ -203,7 +203,7 @@ fn sessions_go_by_age_and_by_what_their_workspaces_take() {
 }
 
 #[test]
-fn a_look_says_what_the_removal_then_gives_back_and_removes_nothing() {
+fn a_dry_run_reports_what_the_removal_frees_and_removes_nothing() {
     let stage = Stage::new();
     let workspace = stage.ended("done", 1, 100_000);
     std::fs::hard_link(workspace.join("file"), workspace.join("again")).unwrap();
@@ -213,19 +213,19 @@ fn a_look_says_what_the_removal_then_gives_back_and_removes_nothing() {
     let room = stage.live("demo");
     stage.twin("twin", &room);
     stage.end("twin");
-    let looked = stage.round(0, 0, PruneMode::Look);
+    let looked = stage.round(0, 0, PruneMode::DryRun);
     assert!(workspace.exists() && family::workspace(&room).exists());
     let removed = stage.round(0, 0, PruneMode::Remove);
     assert_eq!(names(&looked), names(&removed));
     assert_eq!(looked.bytes, removed.bytes);
     assert!(looked.dry_run && !removed.dry_run && looked.complete);
-    assert!(removed.bytes < 200_000, "a file with another name elsewhere is not given back");
+    assert!(removed.bytes < 200_000, "a file with another name elsewhere does not count as freed");
     assert!(outside.exists() && !workspace.exists());
     assert!(stage.config.workspace_of(&id("demo")).exists(), "it lives");
 }
 
 #[test]
-fn what_a_twin_has_goes_with_it_and_with_the_last_of_a_family_all() {
+fn a_twin_s_copy_is_removed_with_it_and_the_family_with_its_last_session() {
     let stage = Stage::new();
     let room = stage.live("demo");
     let (twin_room, copy) = stage.twin("twin", &room);
@@ -236,7 +236,7 @@ fn what_a_twin_has_goes_with_it_and_with_the_last_of_a_family_all() {
     stage.end("other");
     stage.families();
     assert!(!other_copy.exists() && copy.exists());
-    // A twin of it lives, and reads what its own copy was made without.
+    // A twin of the twin is live, and reads directories that its own copy leaves out.
     stage.end("twin");
     stage.families();
     assert!(copy.exists() && inner_copy.exists());
@@ -285,7 +285,7 @@ fn a_twin_s_copy_stays_as_long_as_its_end_is_not_recorded() {
     let stage = Stage::new();
     let room = stage.live("demo");
     let (_, copy) = stage.twin_of("twin", Some("demo"), &room);
-    // Its keeper was gone when a node came, and the disk was full.
+    // As if its keeper was gone when a node started, and the disk was full.
     stage.end("twin");
     stage.families();
     assert!(copy.exists());
@@ -295,7 +295,7 @@ fn a_twin_s_copy_stays_as_long_as_its_end_is_not_recorded() {
 }
 
 #[test]
-fn a_lost_twin_s_copy_keeps_those_that_it_lies_in() {
+fn a_lost_twin_s_copy_keeps_the_copies_that_contain_it() {
     let stage = Stage::new();
     let room = stage.live("demo");
     let (twin_room, copy) = stage.twin_of("twin", Some("demo"), &room);
@@ -315,20 +315,20 @@ fn a_workspace_stays_while_a_twin_of_its_session_lives() {
     stage.twin("twin", &room);
     stage.end("demo");
     let workspace = stage.config.workspace_of(&id("demo"));
-    let ground = stage.ground();
-    let picture = Picture::take(&ground, &[]).unwrap();
+    let scope = stage.scope();
+    let snapshot = DiskSnapshot::take(&scope, &[]).unwrap();
     let mut removal = Removal::new(PruneMode::Remove, LOOK_TIME);
-    removal.session(&ground, &picture, &id("demo"));
-    removal.leftovers(&ground, &picture);
+    removal.session(&scope, &snapshot, &id("demo"));
+    removal.leftovers(&scope, &snapshot);
     assert!(!stage.journal.has_directory(&id("demo")) && workspace.exists());
     stage.end("twin");
-    // Without a journal it is a leftover as soon as nobody needs it.
+    // Without a journal the workspace is a leftover as soon as no session needs it.
     stage.round(100, 1 << 30, PruneMode::Remove);
     assert!(!workspace.exists() && !room.exists());
 }
 
 #[test]
-fn leftovers_go_and_what_a_session_or_this_node_has_stays() {
+fn leftovers_are_removed_and_directories_of_sessions_and_of_this_node_stay() {
     let stage = Stage::new();
     stage.live("demo");
     let at = |path: &str| stage.config.state_dir.join(path);
@@ -360,7 +360,7 @@ fn leftovers_go_and_what_a_session_or_this_node_has_stays() {
 }
 
 #[test]
-fn a_node_that_left_sessions_to_another_removes_nothing() {
+fn a_node_that_released_sessions_to_another_removes_nothing() {
     let stage = Stage::new();
     let workspace = stage.ended("done", 9, 1000);
     let room = stage.live("demo");
@@ -374,9 +374,9 @@ fn a_node_that_left_sessions_to_another_removes_nothing() {
 }
 
 #[test]
-fn a_ready_made_directory_stays_with_its_session_and_goes_with_it() {
+fn a_ready_made_directory_stays_as_long_as_its_session() {
     let stage = Stage::new();
-    let directory = stage.config.places_dir().join("7-3");
+    let directory = stage.config.legacy_pool_dir().join("7-3");
     let (workspace, room) = (directory.join("workspace"), directory.join("room"));
     std::fs::create_dir_all(&workspace).unwrap();
     std::fs::create_dir_all(&room).unwrap();
@@ -396,7 +396,7 @@ fn a_ready_made_directory_stays_with_its_session_and_goes_with_it() {
 }
 
 #[test]
-fn a_link_in_the_place_of_a_directory_is_removed_and_not_followed() {
+fn a_symlink_instead_of_a_directory_is_removed_and_not_followed() {
     let stage = Stage::new();
     let outside = stage.dir.path().join("outside");
     std::fs::create_dir_all(outside.join("w")).unwrap();
@@ -410,7 +410,7 @@ fn a_link_in_the_place_of_a_directory_is_removed_and_not_followed() {
     stage.end("twin");
     stage.families();
     assert!(outside.join("w/precious").exists());
-    let used = survey::survey(&stage.ground());
+    let used = survey::survey(&stage.scope());
     assert!(used.complete);
     stage.end("demo");
     stage.round(0, 0, PruneMode::Remove);
@@ -418,16 +418,16 @@ fn a_link_in_the_place_of_a_directory_is_removed_and_not_followed() {
 }
 
 #[test]
-fn all_that_is_there_is_counted_once() {
+fn every_file_is_counted_once() {
     let stage = Stage::new();
     stage.ended("done", 1, 50_000);
     let room = stage.live("demo");
     stage.twin("twin", &room);
     std::fs::write(stage.config.workspace_of(&id("demo")).join("file"), vec![1; 70_000]).unwrap();
     std::fs::write(stage.config.state_dir.join("keepers.log"), vec![1; 5000]).unwrap();
-    // The index is written by another thread.
+    // Another thread writes the index.
     stage.journal.flush_index().unwrap();
-    let used = survey::survey(&stage.ground());
+    let used = survey::survey(&stage.scope());
     let share = |kind| used.kinds.iter().find(|share| share.kind == kind).unwrap().bytes;
     assert!((50_000..80_000).contains(&share(DiskKind::WorkspacesEnded)));
     assert!((70_000..100_000).contains(&share(DiskKind::WorkspacesLive)));

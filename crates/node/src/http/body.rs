@@ -1,5 +1,6 @@
-//! Request bodies, query strings and parts of paths: JSON of bounded size, refused with a named error. A body over
-//! the limit is read to its end and thrown away, so that its connection can go on.
+//! Extracts request bodies, query strings and path parts, and refuses invalid ones with an error code. Bodies
+//! are JSON of bounded size. A body over the limit is read to its end and discarded, so that the connection
+//! can be used further.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -22,14 +23,14 @@ use super::reply::{Refusal, bad_request};
 use crate::bounds::Budget;
 use crate::failure::Failure;
 
-/// Room for a message of the largest size in its JSON form. One that is mostly control characters
-/// can need more, and is then refused although it is within the message limit.
+/// Maximum size of a body: enough for the largest message in JSON form. A message that is mostly control
+/// characters can need more; it is then refused although it is within the message limit.
 const BODY_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 
-/// How much of a body that is too large is read away before the connection is given up.
+/// Maximum number of bytes of a too large body that are discarded before the connection is closed.
 const DISCARD_BYTES_MAX: usize = 8 * BODY_BYTES_MAX;
 
-/// How long a body may take from its request's head to its last byte.
+/// Maximum time from a request's head to the last byte of its body.
 const BODY_WAIT: Duration = Duration::from_secs(60);
 
 /// A request's body as JSON.
@@ -43,20 +44,20 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
         let bytes = if bytes.is_empty() { Bytes::from_static(b"{}") } else { bytes };
         serde_json::from_slice(&bytes)
             .map(Self)
-            .map_err(|error| bad_request(format!("the body is not what is asked for: {error}")))
+            .map_err(|error| bad_request(format!("the body does not match the schema: {error}")))
     }
 }
 
-/// Reads a body whole, within the time it may take and what the node may hold of bodies.
+/// Reads a whole body, within the time limit and the node's budget for input.
 async fn read(body: Body, budget: &Arc<Budget>) -> Result<Bytes, Refusal> {
     within(BODY_WAIT, collect(body, budget)).await.unwrap_or_else(|| {
         let seconds = BODY_WAIT.as_secs();
-        Err(bad_request(format!("the body did not come within {seconds} s")))
+        Err(bad_request(format!("the body did not arrive within {seconds} s")))
     })
 }
 
-/// What `future` gives, or `None` when it takes longer than `limit`. The usual body is there at
-/// once, and needs no timer.
+/// The result of `future`, or `None` if it takes longer than `limit`. Most bodies are available at once and
+/// need no timer.
 async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut timer: Option<Pin<Box<Sleep>>> = None;
@@ -106,8 +107,8 @@ async fn collect(mut body: Body, budget: &Arc<Budget>) -> Result<Bytes, Refusal>
     Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
-/// A message's bytes, if it is not too large. They are counted as the node's input until the keeper
-/// has them and nobody else does.
+/// The bytes of a message, if it is not too large. They count in the node's input budget until they are
+/// dropped, after the keeper has them.
 pub(super) fn message(bytes: impl Into<Bytes>, budget: &Arc<Budget>) -> Result<Bytes, Refusal> {
     let bytes = bytes.into();
     if bytes.len() > MESSAGE_BYTES_MAX {
@@ -135,7 +136,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
     }
 }
 
-/// The parts of a request's path, which must be UTF-8 and of the kinds that the handler takes.
+/// The parameters in a request's path.
 pub(super) struct InPath<T>(pub T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<T> {
@@ -143,7 +144,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
         Path::<T>::from_request_parts(parts, state).await.map(|Path(path)| Self(path)).map_err(
-            |error| bad_request(format!("the path is not understood: {}", error.body_text())),
+            |error| bad_request(format!("the request's path is invalid: {}", error.body_text())),
         )
     }
 }
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_what_does_not_come_in_time_is_given_up() {
+    async fn only_a_future_that_takes_too_long_is_given_up() {
         let short = Duration::from_millis(1);
         assert_eq!(within(short, async { 7 }).await, Some(7));
         assert_eq!(within(short, pending::<()>()).await, None);

@@ -1,4 +1,4 @@
-//! What a session reached for over the network.
+//! The egress log of a session.
 
 use axum::Json;
 use axum::extract::State;

@@ -1,5 +1,5 @@
-//! A session's events: some at a time by long-poll, or as a stream (SSE). Both read the journal,
-//! so a slow reader costs no memory and misses nothing.
+//! A session's events, page by page with long-polling or as a stream (SSE). Both read the journal, so a slow
+//! client costs no memory and misses no event.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -26,14 +26,14 @@ use super::turns::reader_of;
 use crate::pieces::Piece;
 use crate::session::idle::PresentClient;
 
-/// Events in one long-poll reply.
+/// Maximum number of events in one long-poll reply.
 const EVENTS_MAX: usize = 1000;
 
-/// Body bytes read for one reply.
+/// Maximum number of body bytes in one reply.
 const BATCH_BYTES: usize = 512 * 1024;
 
-/// Body bytes read for one piece of a stream: what a client that does not read costs. So few bytes of
-/// events that were appended just now are in memory, and read sooner than another thread is woken.
+/// Maximum number of body bytes in one piece of a stream: this is what a client that does not read costs. So
+/// few bytes of recent events are still in memory, and reading them is faster than waking another thread.
 const PIECE_BYTES: usize = 32 * 1024;
 
 /// The header by which a client resumes a stream.
@@ -76,23 +76,23 @@ fn resume_after(headers: &HeaderMap) -> Option<Seq> {
     headers.get(LAST_EVENT_ID)?.to_str().ok()?.parse().ok().map(Seq)
 }
 
-/// A reader that knows how far it is and when more may come. While it waits it holds no thread, no
-/// buffer and no place in a queue.
+/// A reader of a session's events with its position. While it waits for events it holds no thread, no buffer
+/// and no slot in a queue.
 struct Follower {
     app: App,
     reader: Box<dyn EventReader>,
     /// Counts this follower as a client of a live session, so that the session is not idle.
     _client: Option<PresentClient>,
-    /// Absent for a session that is over.
+    /// Absent for a session that has ended.
     seen: Option<watch::Receiver<Seq>>,
     after: Seq,
     ended: bool,
-    /// The next events were appended while we waited for them.
+    /// The next events were appended while the follower waited, so they are in memory.
     fresh: bool,
 }
 
 impl Follower {
-    /// The next events, at most `limit`; none when there are none yet.
+    /// The next events, at most `limit`; empty if there are none yet.
     async fn page(&mut self, limit: usize) -> Answer<Vec<EventItem>> {
         if self.reader.last_seq() <= self.after {
             return Ok(Vec::new());
@@ -112,7 +112,7 @@ impl Follower {
         Ok(found.into_iter().map(|(event, body)| item(event, &body)).collect())
     }
 
-    /// The next piece of a stream; none when there are no events yet.
+    /// The next piece of a stream; `None` if there are no events yet.
     async fn piece(&mut self) -> Answer<Option<Piece>> {
         if self.reader.last_seq() <= self.after {
             return Ok(None);
@@ -130,18 +130,18 @@ impl Follower {
         Ok(piece)
     }
 
-    /// Reads what is in memory, having been appended just now.
+    /// Reads recent events, which are in memory, on this thread.
     fn read_here(&mut self) -> Answer<Option<Piece>> {
         let piece = read_piece(&mut *self.reader, self.after)?;
         self.share(self.after, piece.as_ref());
         Ok(piece)
     }
 
-    /// Reads on another thread, when it is this follower's turn.
+    /// Reads on another thread when a slot for reads is free.
     async fn read_apart(&mut self) -> Answer<Option<Piece>> {
         let turn = self.app.serving.bounds.follower_reads.enter().await?;
         if let Some(piece) = self.shared() {
-            // Another follower was at the same event, and has read it meanwhile.
+            // Another follower at the same event has read the piece meanwhile.
             return Ok(Some(piece));
         }
         let (mut reader, after) = (self.reader.again(), self.after);
@@ -166,14 +166,14 @@ impl Follower {
         }
     }
 
-    /// Waits until there is something after `self.after`; false when nothing ever will be.
+    /// Waits for an event after `self.after`. Returns false if there will be none.
     async fn more(&mut self) -> bool {
         let after = self.after;
         let Some(seen) = self.seen.as_mut().filter(|_| !self.ended) else { return false };
         let gone = seen.wait_for(|seq| *seq > after).await.is_err();
         self.fresh = !gone;
         if gone {
-            // The sender goes when the session ends; its last events are in the journal by then.
+            // The sender is dropped when the session ends. Its last events are in the journal by then.
             self.seen = None;
         }
         true
@@ -195,10 +195,10 @@ async fn some(mut follower: Follower, query: EventsQuery) -> Answer<Response> {
     let limit = query.limit.unwrap_or(EVENTS_MAX).clamp(1, EVENTS_MAX);
     let mut events = follower.page(limit).await?;
     if events.is_empty() && query.wait_ms > 0 {
-        // Where too many wait already, the wait is over at once.
+        // If too many replies wait already, this one does not wait.
         if let Ok(_place) = follower.app.serving.bounds.long_connections.claim(1) {
             let wait = Duration::from_millis(query.wait_ms.min(WAIT_MS_MAX));
-            // Whether more came or the wait passed, the journal says what there is.
+            // After new events or the timeout, the journal has the current events.
             let _ = tokio::time::timeout(wait, follower.more()).await;
         }
         events = follower.page(limit).await?;
@@ -220,7 +220,7 @@ fn follow(follower: Follower) -> Answer<Response> {
                     return Some((Ok::<_, Infallible>(piece.bytes), Some((follower, place))));
                 }
                 Ok(None) => {}
-                // The client resumes after what it has.
+                // The client reconnects and resumes after its last event.
                 Err(_) => return None,
             }
             if !follower.more().await {

@@ -1,5 +1,5 @@
-//! Files of a session's workspace at the HTTP door: list, read, put, delete, write back, watch. The
-//! acts themselves are in `crate::files`, and run on the pool; here is their HTTP.
+//! The HTTP side of file operations on a session's workspace: list, read, put, delete, write back, watch. The
+//! operations themselves are in `windlass_files` and run on the blocking pool.
 
 mod download;
 mod upload;
@@ -24,7 +24,7 @@ use super::reply::{Answer, internal, session_id};
 use super::sessions::{ended, live, local};
 use crate::failure::Failure;
 use windlass_files::{
-    self as files, Condition, FileError, FilePath, Place, Put, Workspace, WriteBack,
+    self as files, FileError, FilePath, Precondition, Put, Workspace, WorkspaceAccess, WriteBack,
 };
 
 /// The files in a directory of the workspace, also of an ended session.
@@ -36,8 +36,8 @@ pub(super) async fn list(
     InPath(session): InPath<String>,
     Asked(query): Asked<FilesQuery>,
 ) -> Answer<Json<FileList>> {
-    let place = any_place(&app, session).await?;
-    let listed = on_pool(move || files::list(&Workspace::open(&place, &app.files)?, &query));
+    let access = any_access(&app, session).await?;
+    let listed = on_pool(move || files::list(&Workspace::open(&access, &app.files)?, &query));
     listed.await.map(Json)
 }
 
@@ -60,11 +60,11 @@ pub(super) async fn content(
     if path == "watch" && !query.content {
         return watch::watch(app, session, query).await;
     }
-    let place = any_place(&app, session).await?;
-    let condition = condition(&headers, Absence::NotAsked)?;
+    let access = any_access(&app, session).await?;
+    let condition = condition(&headers, IfNoneMatch::Ignored)?;
     let opened = on_pool(move || {
         let path = FilePath::file(&path)?;
-        let opened = Workspace::open(&place, &app.files)?.file(&path)?;
+        let opened = Workspace::open(&access, &app.files)?.file(&path)?;
         if opened.meets(&condition) { Ok(opened) } else { Err(FileError::conflict(path.as_str())) }
     });
     Ok(download::answer(opened.await?, &headers))
@@ -86,12 +86,12 @@ pub(super) async fn put(
     let announced = number(headers, &header::CONTENT_LENGTH);
     let live = live(&app, session);
     let _client = live.as_ref().ok().map(|handle| handle.clients.enter());
-    let begin = live.map(|handle| place(&app, handle.info())).and_then(|place| {
-        let condition = condition(headers, Absence::MayBeAsked)?;
+    let begin = live.map(|handle| access(&app, handle.info())).and_then(|access| {
+        let condition = condition(headers, IfNoneMatch::Applies)?;
         let app = app.clone();
         Ok(move || {
             let path = FilePath::file(&path)?;
-            Put::begin(Workspace::open(&place, &app.files)?, path, condition, announced)
+            Put::begin(Workspace::open(&access, &app.files)?, path, condition, announced)
         })
     });
     upload::receive(&app, request, begin, Put::finish).await.map(Json)
@@ -109,11 +109,11 @@ pub(super) async fn delete(
 ) -> Answer<Json<FileDeleted>> {
     let handle = live(&app, session)?;
     handle.clients.noticed();
-    let place = place(&app, handle.info());
-    let condition = condition(&headers, Absence::NotAsked)?;
+    let access = access(&app, handle.info());
+    let condition = condition(&headers, IfNoneMatch::Ignored)?;
     let removed = on_pool(move || {
         let path = FilePath::file(&path)?;
-        files::remove(&Workspace::open(&place, &app.files)?, path, condition)
+        files::remove(&Workspace::open(&access, &app.files)?, path, condition)
     });
     removed.await.map(Json)
 }
@@ -130,15 +130,15 @@ pub(super) async fn write_back(
 ) -> Answer<Json<WrittenBack>> {
     let live = live(&app, session);
     let _client = live.as_ref().ok().map(|handle| handle.clients.enter());
-    let begin = live.map(|handle| place(&app, handle.info())).map(|place| {
+    let begin = live.map(|handle| access(&app, handle.info())).map(|access| {
         let app = app.clone();
-        move || WriteBack::begin(Workspace::open(&place, &app.files)?)
+        move || WriteBack::begin(Workspace::open(&access, &app.files)?)
     });
     upload::receive(&app, request, begin, WriteBack::finish).await.map(Json)
 }
 
-/// Where a session's files are, whether it lives or has ended.
-async fn any_place(app: &App, session: String) -> Answer<Place> {
+/// The access to the files of a session, live or ended.
+async fn any_access(app: &App, session: String) -> Answer<WorkspaceAccess> {
     let id = session_id(session)?;
     let info = match local(app, &id)? {
         Some(handle) => {
@@ -147,45 +147,47 @@ async fn any_place(app: &App, session: String) -> Answer<Place> {
         }
         None => ended(app, &id).await?,
     };
-    Ok(place(app, info))
+    Ok(access(app, info))
 }
 
-fn place(app: &App, session: Session) -> Place {
-    // Whoever has none was made by a node that knew of none: the usual is hidden.
+fn access(app: &App, session: Session) -> WorkspaceAccess {
+    // A session without a policy was made by an older node; the default policy applies.
     let policy = session.policy.map_or_else(|| Policy::of(Preset::default()), |policy| *policy);
-    Place {
+    WorkspaceAccess {
         workspace: PathBuf::from(session.workspace),
         hidden: policy.hidden,
-        own: vec![app.config.state_dir.clone(), app.config.runtime_dir.clone()],
+        node_dirs: vec![app.config.state_dir.clone(), app.config.runtime_dir.clone()],
         home: std::env::home_dir(),
         file_bytes_max: policy.limits.file_bytes.unwrap_or(u64::MAX).min(FILE_BYTES_MAX),
     }
 }
 
-/// Does what touches the disk where nobody waits for it.
+/// Runs disk work on the blocking pool.
 async fn on_pool<T: Send + 'static>(
-    act: impl FnOnce() -> Result<T, FileError> + Send + 'static,
+    work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
 ) -> Answer<T> {
-    let done = tokio::task::spawn_blocking(act).await.map_err(internal)?;
+    let done = tokio::task::spawn_blocking(work).await.map_err(internal)?;
     done.map_err(|error| Failure::from(error).into())
 }
 
-/// Whether `If-None-Match` means something.
+/// Whether `If-None-Match` applies to a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Absence {
-    MayBeAsked,
-    NotAsked,
+enum IfNoneMatch {
+    Applies,
+    Ignored,
 }
 
-fn condition(headers: &HeaderMap, absence: Absence) -> Answer<Condition> {
+fn condition(headers: &HeaderMap, if_none_match: IfNoneMatch) -> Answer<Precondition> {
     let text = |name: HeaderName| {
         let value = headers.get(name)?;
-        // What is no text is no etag of ours, and so never holds.
+        // A value that is not text is no etag of this node, so it never matches.
         Some(value.to_str().unwrap_or("?"))
     };
-    let if_none_match =
-        if absence == Absence::MayBeAsked { text(header::IF_NONE_MATCH) } else { None };
-    Condition::parse(text(header::IF_MATCH), if_none_match)
+    let if_none_match = match if_none_match {
+        IfNoneMatch::Applies => text(header::IF_NONE_MATCH),
+        IfNoneMatch::Ignored => None,
+    };
+    Precondition::parse(text(header::IF_MATCH), if_none_match)
         .map_err(|error| Failure::from(error).into())
 }
 
@@ -197,12 +199,12 @@ impl From<FileError> for Failure {
     fn from(error: FileError) -> Self {
         if let FileError::Failed { path, cause } | FileError::NoWorkspace { path, cause } = &error
             && let Some(failure) =
-                Self::of_machine(format_args!("the node cannot reach {path:?}"), cause)
+                Self::of_machine(format_args!("the node cannot access {path:?}"), cause)
         {
             return failure;
         }
         if error.code() == ErrorCode::Internal {
-            tracing::error!(%error, "a request about a file failed");
+            tracing::error!(%error, "a file operation failed");
         }
         Self::new(error.code(), error.to_string())
     }

@@ -1,6 +1,6 @@
-//! A request's body on its way in. Tells the connection's place when all of it is here, and keeps a
-//! body that no handler has read: it is read away before the answer, since the connection of a
-//! client that still sends would be broken off otherwise. Never looks at the bytes.
+//! A request's body while it arrives. Tells the connection slot when the body is complete. Keeps a body that
+//! no handler has read and discards it before the response; otherwise the connection of a client that is
+//! still sending would be reset. Never inspects the bytes.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,29 +14,29 @@ use http_body_util::BodyExt;
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use windlass_client::timers::TimerPool;
 
-use super::places::Seat;
+use super::connection_slots::ConnectionSlot;
 
-/// How much of a body that nobody wants is read away before the connection is given up.
-const UNWANTED_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Maximum number of bytes of an unread body that are discarded before the connection is closed.
+const DISCARD_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// How long that may take.
-const UNWANTED_WAIT: Duration = Duration::from_secs(10);
+/// Maximum time to discard an unread body.
+const DISCARD_WAIT: Duration = Duration::from_secs(10);
 
-/// A request as handlers get it, and the body that they may leave unread. The usual request without a
-/// body has none.
+/// The request for the handler, and the body that the handler may leave unread. A request without a body has
+/// none.
 pub(super) fn arriving(
     request: Request<Incoming>,
-    seat: &Arc<Seat>,
+    slot: &Arc<ConnectionSlot>,
 ) -> (Request<Body>, Option<UnreadBody>) {
     if request.body().is_end_stream() {
         return (request.map(Body::new), None);
     }
-    seat.marks().body_begins();
-    let awaits_word = request.headers().contains_key(EXPECT);
-    let unread = UnreadBody { left: Arc::default(), seat: seat.clone(), awaits_word };
+    slot.progress().body_begins();
+    let expects_continue = request.headers().contains_key(EXPECT);
+    let unread = UnreadBody { left: Arc::default(), slot: slot.clone(), expects_continue };
     let left = unread.left.clone();
     let request = request.map(|body| {
-        Body::new(ArrivingBody { body: Some(body), has_begun: false, seat: seat.clone(), left })
+        Body::new(ArrivingBody { body: Some(body), has_begun: false, slot: slot.clone(), left })
     });
     (request, Some(unread))
 }
@@ -44,38 +44,38 @@ pub(super) fn arriving(
 /// A body that a handler may have left unread.
 pub(super) struct UnreadBody {
     left: Arc<Mutex<Option<Incoming>>>,
-    seat: Arc<Seat>,
-    /// The client sends nothing before it is told to go on.
-    awaits_word: bool,
+    slot: Arc<ConnectionSlot>,
+    /// The client waits for `100 Continue` before it sends the body.
+    expects_continue: bool,
 }
 
 impl UnreadBody {
     /// Reads away what a handler has left, within bounds.
     pub async fn discard(self, patience: &TimerPool) {
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(body) = left.filter(|_| !self.awaits_word) {
-            patience.within(UNWANTED_WAIT, read_away(body)).await;
+        if let Some(body) = left.filter(|_| !self.expects_continue) {
+            patience.within(DISCARD_WAIT, discard(body)).await;
         }
-        self.seat.marks().body_ends();
+        self.slot.progress().body_ends();
     }
 }
 
-async fn read_away(mut body: Incoming) {
+async fn discard(mut body: Incoming) {
     let mut bytes = 0;
     while let Some(Ok(frame)) = body.frame().await {
         bytes += frame.data_ref().map_or(0, Bytes::len);
-        if bytes > UNWANTED_BYTES_MAX {
+        if bytes > DISCARD_BYTES_MAX {
             return;
         }
     }
 }
 
 struct ArrivingBody {
-    /// Taken when it is dropped.
+    /// Taken when this value is dropped.
     body: Option<Incoming>,
-    /// A handler reads it.
+    /// A handler has begun to read the body.
     has_begun: bool,
-    seat: Arc<Seat>,
+    slot: Arc<ConnectionSlot>,
     left: Arc<Mutex<Option<Incoming>>>,
 }
 
@@ -91,7 +91,7 @@ impl hyper::body::Body for ArrivingBody {
         let Some(body) = &mut self.body else { return Poll::Ready(None) };
         let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
         if frame.is_none() || body.is_end_stream() {
-            self.seat.marks().body_ends();
+            self.slot.progress().body_ends();
         }
         Poll::Ready(frame)
     }
@@ -108,8 +108,8 @@ impl hyper::body::Body for ArrivingBody {
 impl Drop for ArrivingBody {
     fn drop(&mut self) {
         if self.has_begun {
-            // Its handler has all of it, or has given it up and answers.
-            return self.seat.marks().body_ends();
+            // The handler has read the whole body, or has given up and responds.
+            return self.slot.progress().body_ends();
         }
         *self.left.lock().unwrap_or_else(PoisonError::into_inner) = self.body.take();
     }

@@ -1,4 +1,4 @@
-//! The node itself: health, version, figures, its own end.
+//! The node itself: health, version, environments, metrics, disk usage, stop.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub(super) async fn environments(
     Asked(query): Asked<EnvironmentsQuery>,
 ) -> Json<EnvironmentList> {
     let wait = Duration::from_millis(query.wait_ms.min(WAIT_MS_MAX));
-    // Whoever has waited long enough sees them as they are.
+    // After the wait, the reply shows the current state.
     let _ = tokio::time::timeout(wait, app.host.provision.settled()).await;
     Json(app.host.provision.environments())
 }
@@ -68,7 +68,7 @@ pub(super) async fn openapi() -> Response {
 #[utoipa::path(get, path = "/v1/node/disk",
     responses((status = 200, body = DiskUse), (status = "default", body = ApiError)))]
 pub(super) async fn disk(State(app): State<App>) -> Answer<Json<DiskUse>> {
-    Ok(Json(disk::look(&app).await?))
+    Ok(Json(disk::usage(&app).await?))
 }
 
 /// Remove ended sessions, and directories that no session needs. No live session is touched.
@@ -76,9 +76,9 @@ pub(super) async fn disk(State(app): State<App>) -> Answer<Json<DiskUse>> {
     responses((status = 200, body = Pruned), (status = "default", body = ApiError)))]
 pub(super) async fn prune(
     State(app): State<App>,
-    JsonBody(wanted): JsonBody<PruneRequest>,
+    JsonBody(request): JsonBody<PruneRequest>,
 ) -> Answer<Json<Pruned>> {
-    Ok(Json(disk::prune(&app, wanted).await?))
+    Ok(Json(disk::prune(&app, request).await?))
 }
 
 /// Stop the node, with its sessions or without.

@@ -1,11 +1,11 @@
-//! The OpenAPI document of `/v1`, made from the handlers. `docs/openapi.json` is this, and a test
-//! holds them together.
+//! The OpenAPI document of `/v1`, generated from the handlers. A test checks that `docs/openapi.json` is the
+//! same document.
 
 use utoipa::OpenApi;
 
 use super::{egress, events, files, node, output, sessions, tools, tools_list, turns};
 
-/// The HTTP door, described.
+/// The OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(
     info(
@@ -14,7 +14,7 @@ use super::{egress, events, files, node, output, sessions, tools, tools_list, tu
         version = "1.0",
         license(name = "MIT OR Apache-2.0")
     ),
-    // The headers of frames in a write-back's body, which no handler has as a type.
+    // The header of a frame in a write-back's body; no handler has it as a parameter type.
     components(schemas(windlass_protocol::api::FileChange)),
     paths(
         sessions::create,
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_in_the_repository_is_this_one() {
+    fn the_document_in_the_repository_is_up_to_date() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
         let made = Document::openapi().to_pretty_json().unwrap() + "\n";
         if std::env::var_os("UPDATE_SCHEMA").is_some() {

@@ -1,4 +1,4 @@
-//! Output as raw bytes: a range, a tail, a search; and displays.
+//! Output as raw bytes: a range, the tail, or a search. Also the bytes of displays.
 
 use axum::Json;
 use axum::extract::State;
@@ -14,13 +14,13 @@ use super::reply::{Answer, bad_request, internal, session_id, turn_id};
 use super::sessions::local;
 use super::turns::{reader_of, recorded};
 use crate::failure::Failure;
-use crate::session::{Request, Until, Which};
+use crate::session::{Request, TurnRef, Until};
 
-/// Matches in one search reply.
+/// Default and maximum number of matches in one search reply.
 const MATCHES_DEFAULT: usize = 100;
 const MATCHES_MAX: usize = 1000;
 
-/// Response headers that say which bytes these are.
+/// Response headers that tell which bytes the response contains.
 const FROM: &str = "windlass-output-from";
 const NEXT: &str = "windlass-output-next";
 const TOTAL: &str = "windlass-output-total";
@@ -38,12 +38,12 @@ pub(super) async fn range(
 ) -> Answer<Response> {
     let id = session_id(session)?;
     let reader = reader_of(&app, &id)?;
-    let OutputRange { from: start, to: end, whose } =
+    let OutputRange { from: start, to: end, scope } =
         extent(&app, &id, &*reader, query.turn.as_deref()).await?;
     let place = |offset: u64| start.saturating_add(offset).min(end);
     let from = place(query.from.unwrap_or(0));
     let to = query.to.map_or(end, place).max(from);
-    let range = OutputRange { from, to, whose };
+    let range = OutputRange { from, to, scope };
     let read = move || match query.tail {
         Some(tail) => reader.tail(tail, range),
         None => reader.head(OUTPUT_SLICE_BYTES_MAX, range),
@@ -60,7 +60,7 @@ pub(super) async fn range(
     Ok((content_type, headers, bytes).into_response())
 }
 
-/// Where a session's or a turn's output is, in the session's.
+/// The range of a session's or a turn's output within the session's output.
 async fn extent(
     app: &App,
     id: &SessionId,
@@ -71,7 +71,7 @@ async fn extent(
     let Some(turn) = turn else { return Ok(OutputRange { to: end, ..OutputRange::ALL }) };
     let turn = turn_id(turn.to_owned())?;
     if let Some(handle) = local(app, id)? {
-        let which = Which::Id(turn.clone());
+        let which = TurnRef::Id(turn.clone());
         let look = |reply| Request::Look { turn: which, until: Until::Now, reply };
         if let Ok(snapshot) = handle.ask(look).await {
             let range = snapshot.turn.range();

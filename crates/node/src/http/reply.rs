@@ -1,4 +1,4 @@
-//! Answers in their HTTP form.
+//! Replies and failures as HTTP responses.
 
 use axum::Json;
 use axum::http::{StatusCode, Uri};
@@ -25,6 +25,7 @@ impl IntoResponse for Refusal {
     }
 }
 
+/// The result of a handler.
 pub(super) type Answer<T> = Result<T, Refusal>;
 
 pub(super) async fn no_page(uri: Uri) -> Refusal {
@@ -43,7 +44,8 @@ pub(super) fn bad_request(message: impl Into<String>) -> Refusal {
     Refusal(Failure::new(ErrorCode::BadRequest, message))
 }
 
-/// The node goes; it has done nothing, and the next one will answer.
+/// The failure of a request to a node that is about to stop. The node has done nothing, and the next node can
+/// serve the request.
 pub(super) fn about_to_stop() -> Failure {
     Failure::new(ErrorCode::ShuttingDown, "the node is about to stop")
 }

@@ -1,5 +1,5 @@
-//! Accepting connections and serving requests on them, at the unix socket and at the TCP door.
-//! Who may ask is checked here; both sides say which API they speak.
+//! Accepts connections at the unix socket and the TCP door, and serves their requests. Checks the client's
+//! credentials and its API version.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -26,62 +26,62 @@ use windlass_client::stream::LeanStream;
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{API, API_HEADER, ApiVersion};
 
+use super::connection_slots::{ConnectionProgress, ConnectionSlot, ConnectionSlots};
 use super::intake::arriving;
-use super::places::{Marks, Places, Seat};
 use super::reply::{Refusal, about_to_stop};
 use super::tcp::TcpGate;
-use super::wire::{Outgoing, Wire};
+use super::wire::{ResponseBody, SlotStream};
 use super::{App, router};
 use crate::failure::Failure;
 
-/// How long a request's head may take from its first byte to its last.
+/// Maximum time from the first to the last byte of a request's head.
 const HEAD_WAIT: Duration = Duration::from_secs(10);
 
-/// The longest head; of a connection's buffers, no more is held at once.
+/// Maximum size of a head, and of a connection's buffer.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Where no connection can be accepted: how long one of ours may take to make room before it is
-/// tried again, since room may also come from elsewhere.
-const ROOM_WAIT: Duration = Duration::from_secs(1);
+/// After a failed `accept`: maximum time to wait for a connection to close before the retry. Descriptors may
+/// also become free elsewhere.
+const FREE_WAIT: Duration = Duration::from_secs(1);
 
-/// Where clients come from.
+/// A socket at which clients connect.
 #[derive(Debug)]
 pub(crate) enum Listener {
-    /// The user's own programs, by their credentials.
+    /// For programs of the same user; the kernel tells the peer's user.
     Socket(UnixListener),
-    /// Whoever has the token.
+    /// For clients with the token.
     Tcp(TcpListener, TcpGate),
 }
 
-/// Accepts until the node stops. `descriptors` is how many the node may have open, and `doors` what
-/// is served beside `/v1`.
+/// Accepts connections until the node stops. `descriptors` is the node's limit of open descriptors. `doors`
+/// are served in addition to `/v1`.
 pub(crate) fn serve(listeners: Vec<Listener>, descriptors: u64, doors: Router, context: &App) {
-    let places = Places::within(descriptors);
-    context.serving.bounds.long_connections.set(places.for_long());
+    let slots = ConnectionSlots::within(descriptors);
+    context.serving.bounds.long_connections.set_limit(slots.long_lived_max());
     let router = router(context.clone()).merge(doors);
     for listener in listeners {
-        tokio::spawn(accept_all(listener, places.clone(), router.clone(), context.clone()));
+        tokio::spawn(accept_all(listener, slots.clone(), router.clone(), context.clone()));
     }
 }
 
-async fn accept_all(listener: Listener, places: Arc<Places>, router: Router, context: App) {
+async fn accept_all(listener: Listener, slots: Arc<ConnectionSlots>, router: Router, context: App) {
     let listener = Arc::new(listener);
     loop {
         match listener.accept().await {
             Ok(Some(stream)) => {
-                let seat = places.take().await;
+                let slot = slots.take().await;
                 let (door, router, context) = (listener.clone(), router.clone(), context.clone());
-                tokio::spawn(converse(stream, seat, door, router, context));
+                tokio::spawn(converse(stream, slot, door, router, context));
             }
             Ok(None) => {}
             Err(error) => {
-                // Most likely out of descriptors, which the kernel says before it looks whether
-                // anybody waits. If somebody does, an idle connection leaves for it.
+                // Most likely the node is out of descriptors. The kernel reports that even if no client
+                // waits. If one waits, an idle connection is evicted.
                 if listener.has_caller() {
                     tracing::warn!(%error, "cannot accept a connection");
-                    context.serving.patience.within(ROOM_WAIT, places.make_room()).await;
+                    context.serving.patience.within(FREE_WAIT, slots.free_one()).await;
                 } else {
-                    context.serving.patience.within(ROOM_WAIT, places.wait_for_room()).await;
+                    context.serving.patience.within(FREE_WAIT, slots.wait_for_free()).await;
                 }
             }
         }
@@ -95,17 +95,18 @@ impl Listener {
             Self::Socket(socket) => socket.as_fd(),
             Self::Tcp(tcp, _) => tcp.as_fd(),
         };
-        let mut asked = [PollFd::from_borrowed_fd(listener, PollFlags::IN)];
-        poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+        let mut polled = [PollFd::from_borrowed_fd(listener, PollFlags::IN)];
+        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
-    /// The next connection; none, if it is not to be served.
+    /// The next connection; `None` if it must not be served.
     async fn accept(&self) -> io::Result<Option<LeanStream>> {
         let taken = match self {
             Self::Socket(socket) => {
                 let (stream, _) = socket.accept().await?;
                 let user = rustix::process::geteuid().as_raw();
-                // The directory keeps others out; this holds even where its mode was changed.
+                // The socket's directory already excludes other users. This check holds even if the
+                // directory's mode was changed.
                 if !stream.peer_cred().is_ok_and(|peer| [user, 0].contains(&peer.uid())) {
                     return Ok(None);
                 }
@@ -113,17 +114,18 @@ impl Listener {
             }
             Self::Tcp(tcp, _) => {
                 let (stream, _) = tcp.accept().await?;
-                // Answers are written whole; a client that is gone without a word is found out.
+                // Responses are written whole, so they need no delay. Keep-alive detects a client that
+                // disappeared.
                 let set_up = stream.set_nodelay(true);
                 let set_up = set_up.and_then(|()| Ok(set_socket_keepalive(&stream, true)?));
                 set_up.and_then(|()| stream.into_std()).map(OwnedFd::from)
             }
         };
-        // One that cannot be set up is gone already, most likely.
+        // A stream that cannot be set up is most likely closed already.
         Ok(taken.and_then(LeanStream::new).ok())
     }
 
-    /// Whether whoever sent these headers may ask.
+    /// Whether the sender of these headers is authorised.
     fn check(&self, headers: &HeaderMap) -> Result<(), Failure> {
         match self {
             Self::Socket(_) => Ok(()),
@@ -135,27 +137,27 @@ impl Listener {
 /// One connection, from its first byte to its end.
 async fn converse(
     stream: LeanStream,
-    seat: Seat,
+    slot: ConnectionSlot,
     door: Arc<Listener>,
     router: Router,
     context: App,
 ) {
-    // Buffers and all that are made for those who say something: thousands may not.
-    if begins(&stream, seat.marks()).await {
-        Box::pin(exchange(stream, Arc::new(seat), door, router, context)).await;
+    // Buffers are allocated only after the first byte, because thousands of connections may send nothing.
+    if begins(&stream, slot.progress()).await {
+        Box::pin(exchange(stream, Arc::new(slot), door, router, context)).await;
     } else {
         drop(stream);
-        // Only now: the place is free when the descriptor is.
-        drop(seat);
+        // After the stream: the slot is free when the descriptor is closed.
+        drop(slot);
     }
 }
 
-/// Waits for a connection's first byte; whether it came before the connection had to leave.
-async fn begins(stream: &LeanStream, marks: &Marks) -> bool {
+/// Waits for a connection's first byte. Returns false if the connection was evicted before.
+async fn begins(stream: &LeanStream, progress: &ConnectionProgress) -> bool {
     let mut readable = pin!(stream.readable());
     poll_fn(|cx| {
-        // A request that has arrived is answered before its connection is closed to make room.
-        if marks.poll_leave(cx).is_ready() && !stream.has_bytes() {
+        // A request that has arrived is answered, even if its connection was evicted.
+        if progress.poll_evicted(cx).is_ready() && !stream.has_bytes() {
             return Poll::Ready(false);
         }
         readable.as_mut().poll(cx).map(|readable| readable.is_ok())
@@ -163,55 +165,63 @@ async fn begins(stream: &LeanStream, marks: &Marks) -> bool {
     .await
 }
 
-/// Serves requests until the connection ends, takes too long over a head, or is told to leave. One
-/// that became something else is its new owner's, with its place.
+/// Serves requests until the connection ends, takes too long for a head, or is evicted. An upgraded
+/// connection belongs to its new owner, with its slot.
 async fn exchange(
     stream: LeanStream,
-    seat: Arc<Seat>,
+    slot: Arc<ConnectionSlot>,
     door: Arc<Listener>,
     router: Router,
     context: App,
 ) {
     let service = {
-        let seat = seat.clone();
+        let slot = slot.clone();
         service_fn(move |request: Request<Incoming>| {
-            seat.request_begins();
+            slot.request_begins();
             let (door, router, context) = (door.clone(), router.clone(), context.clone());
-            let seat = seat.clone();
+            let slot = slot.clone();
             async move {
-                let answered = answer(request, &seat, &door, router, &context).await;
+                let answered = answer(request, &slot, &door, router, &context).await;
                 let last = answered.status() == StatusCode::SWITCHING_PROTOCOLS;
                 Ok::<_, Infallible>(answered.map(|body| {
-                    if last { Outgoing::last(body, &seat) } else { Outgoing::new(body, seat) }
+                    if last {
+                        ResponseBody::upgrade(body, &slot)
+                    } else {
+                        ResponseBody::new(body, slot)
+                    }
                 }))
             }
         })
     };
-    let wire = TokioIo::new(Wire { stream, seat: seat.clone() });
+    let wire = TokioIo::new(SlotStream { stream, slot: slot.clone() });
     let mut builder = hyper::server::conn::http1::Builder::new();
     let connection = builder.max_buf_size(HEAD_BYTES_MAX).serve_connection(wire, service);
     let mut connection = pin!(connection.with_upgrades());
     let mut head = HeadWait::default();
     poll_fn(|cx| {
-        // The connection comes first: a request that has arrived is answered before its connection is
-        // closed to make room. A client's error ends that client's connection only.
-        if connection.as_mut().poll(cx).is_ready() || seat.marks().poll_leave(cx).is_ready() {
+        // The connection is polled first: a request that has arrived is answered, even if its connection was
+        // evicted. A client's error ends only that client's connection.
+        if connection.as_mut().poll(cx).is_ready() || slot.progress().poll_evicted(cx).is_ready() {
             return Poll::Ready(());
         }
-        head.poll_over(seat.marks(), cx)
+        head.poll_over(slot.progress(), cx)
     })
     .await;
 }
 
-/// The limit of a head that does not come in one piece. The usual one needs no timer.
+/// The time limit of a head that does not arrive in one piece. Most heads arrive whole and need no timer.
 #[derive(Default)]
 struct HeadWait {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl HeadWait {
-    fn poll_over(&mut self, marks: &Marks, cx: &mut std::task::Context<'_>) -> Poll<()> {
-        if !marks.awaits_head() {
+    fn poll_over(
+        &mut self,
+        progress: &ConnectionProgress,
+        cx: &mut std::task::Context<'_>,
+    ) -> Poll<()> {
+        if !progress.awaits_head() {
             self.timer = None;
             return Poll::Pending;
         }
@@ -223,14 +233,14 @@ impl HeadWait {
 
 async fn answer(
     request: Request<Incoming>,
-    seat: &Arc<Seat>,
+    slot: &Arc<ConnectionSlot>,
     door: &Listener,
     mut router: Router,
     context: &App,
 ) -> Response<Body> {
     use tower_service::Service;
     if let Err(failure) = door.check(request.headers()) {
-        return turn_away(failure);
+        return unauthorized(failure);
     }
     context.metrics.request();
     context.sessions.used();
@@ -239,11 +249,11 @@ async fn answer(
     let refused = check_version(&request)
         .err()
         .or_else(|| (of_a_session && context.let_go()).then(about_to_stop));
-    let (request, unread) = arriving(request, seat);
+    let (request, unread) = arriving(request, slot);
     let mut response = match refused {
         None => {
             let Ok(response) = router.as_service().call(request).await;
-            // It may have been let go of meanwhile; whoever only looks may ask again.
+            // The session may have been released meanwhile. A GET request can be repeated at the next node.
             if of_a_session && only_looks && context.let_go() {
                 Refusal(about_to_stop()).into_response()
             } else {
@@ -262,9 +272,9 @@ async fn answer(
     response
 }
 
-/// The answer to whoever may not ask. Nothing more is heard from this connection: who does not
-/// read the answers to what it may not ask would hold a place for nothing.
-fn turn_away(failure: Failure) -> Response<Body> {
+/// The response to an unauthorised request. It closes the connection, so that an unauthorised client cannot
+/// keep a connection slot.
+fn unauthorized(failure: Failure) -> Response<Body> {
     let mut response = Refusal(failure).into_response();
     let headers = response.headers_mut();
     headers.insert(API_HEADER, HeaderValue::from_static(API_TEXT));
@@ -273,19 +283,19 @@ fn turn_away(failure: Failure) -> Response<Body> {
     response
 }
 
-/// Where everything about sessions is.
+/// The path prefix of all requests about sessions.
 const SESSIONS: &str = "/v1/sessions";
 
 /// [`API`] as a header value.
 const API_TEXT: &str = "1.0";
 
 fn check_version(request: &Request<Incoming>) -> Result<(), Failure> {
-    let Some(said) = request.headers().get(API_HEADER) else { return Ok(()) };
-    let theirs = said.to_str().ok().and_then(ApiVersion::parse);
+    let Some(header) = request.headers().get(API_HEADER) else { return Ok(()) };
+    let theirs = header.to_str().ok().and_then(ApiVersion::parse);
     if theirs.is_some_and(|theirs| API.compatible(theirs)) {
         return Ok(());
     }
-    let theirs = String::from_utf8_lossy(said.as_bytes()).into_owned();
+    let theirs = String::from_utf8_lossy(header.as_bytes()).into_owned();
     let node = env!("CARGO_PKG_VERSION");
     let message = format!("the client speaks API {theirs:?}, node {node} speaks {API}");
     Err(Failure::new(ErrorCode::VersionMismatch, message))
@@ -300,21 +310,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_header_says_the_version_we_speak() {
+    fn the_header_text_is_the_api_version() {
         assert_eq!(API_TEXT, API.to_string());
     }
 
     #[tokio::test]
-    async fn what_has_come_is_heard_before_its_connection_leaves() {
+    async fn bytes_that_have_arrived_are_read_before_an_evicted_connection_closes() {
         for sent in [b"GET".as_slice(), b""] {
-            let places = Places::within(2);
-            let seat = places.take().await;
+            let slots = ConnectionSlots::within(2);
+            let slot = slots.take().await;
             let (near, mut far) = UnixStream::pair().unwrap();
             far.write_all(sent).unwrap();
             let stream = LeanStream::new(near.into()).unwrap();
-            let mut room = pin!(places.make_room());
+            let mut room = pin!(slots.free_one());
             assert!(room.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-            assert_eq!(begins(&stream, seat.marks()).await, !sent.is_empty());
+            assert_eq!(begins(&stream, slot.progress()).await, !sent.is_empty());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Sessions: create, list, look, reset, close.
+//! Requests about sessions: create, list, get, reset, fork, close.
 
 use axum::Json;
 use axum::extract::State;
@@ -18,13 +18,13 @@ use super::reply::{Answer, Refusal, about_to_stop, bad_request, internal, sessio
 use super::turns::Wish;
 use crate::directory::SessionOwner;
 use crate::failure::Failure;
-use crate::session::fork::{MadeTwin, TwinWish};
-use crate::session::{self, Handle, Request, start};
+use crate::session::fork::{NewTwin, TwinRequest};
+use crate::session::{self, Request, SessionHandle, start};
 
-/// Ended sessions in a list.
+/// Maximum number of sessions of the journal in a list.
 const LIST_MAX: usize = 1000;
 
-/// How long a closed session's worker may take to finish, where the client does not say.
+/// Default time that the worker of a closed session has to finish.
 const CLOSE_GRACE_MS: u64 = 2000;
 
 /// Create a session, with its first turn if one is given.
@@ -73,7 +73,8 @@ pub(super) async fn list(
     State(app): State<App>,
     Asked(query): Asked<ListQuery>,
 ) -> Answer<Json<SessionList>> {
-    let mut sessions: Vec<Session> = app.sessions.handles().iter().map(Handle::info).collect();
+    let mut sessions: Vec<Session> =
+        app.sessions.handles().iter().map(SessionHandle::info).collect();
     if query.all {
         let live: std::collections::HashSet<SessionId> =
             sessions.iter().map(|session| session.id.clone()).collect();
@@ -85,7 +86,7 @@ pub(super) async fn list(
         let ended = kept.iter().filter(|facts| {
             !live.contains(&facts.created.id) && !app.sessions.knows(&facts.created.id)
         });
-        // One whose record cannot be read is logged.
+        // A session whose record cannot be read is left out, and `start::info` logs it.
         sessions.extend(ended.filter_map(|facts| start::info(facts, SessionState::Ended).ok()));
     }
     sessions.sort_by(|a, b| b.created_at_ms.cmp(&a.created_at_ms).then(a.id.cmp(&b.id)));
@@ -120,11 +121,11 @@ pub(super) async fn close(
     let grace_ms = query.grace_ms.unwrap_or(CLOSE_GRACE_MS);
     match handle.ask(|reply| Request::Close { grace_ms, reply }).await {
         Ok(()) => {}
-        // Let go of before it was closed: the next node can close it.
+        // The session was released before it was closed. The next node can close it.
         Err(_) if app.let_go() => {
             return Err(about_to_stop().into());
         }
-        // Somebody else closed it: what was asked for is so.
+        // The session has ended meanwhile, which is what the client wants.
         Err(failure) if failure.code == ErrorCode::SessionEnded => {}
         Err(failure) => return Err(failure.into()),
     }
@@ -157,8 +158,8 @@ pub(super) async fn fork(
     }
     let original = live(&app, session)?;
     let id = wanted.id.unwrap_or_else(new_id);
-    let wish = TwinWish { id, owner: wanted.owner, copy: wanted.copy };
-    let MadeTwin { handle, done, left_out, left_out_more } =
+    let wish = TwinRequest { id, owner: wanted.owner, copy: wanted.copy };
+    let NewTwin { handle, done, left_out, left_out_more } =
         session::fork::fork(&app, original, wish).await?;
     let ForkDone { not_carried, can_reach } = done;
     let session = handle.info();
@@ -166,14 +167,14 @@ pub(super) async fn fork(
     Ok((StatusCode::CREATED, Json(forked)))
 }
 
-/// The live session of that id.
-pub(super) fn live(app: &App, session: String) -> Answer<Handle> {
+/// The live session with this id.
+pub(super) fn live(app: &App, session: String) -> Answer<SessionHandle> {
     let id = session_id(session)?;
     local(app, &id)?.ok_or_else(|| not_live(app, &id))
 }
 
 /// The session, if it lives in this node. A session of another node is refused, with that node's name.
-pub(super) fn local(app: &App, id: &SessionId) -> Answer<Option<Handle>> {
+pub(super) fn local(app: &App, id: &SessionId) -> Answer<Option<SessionHandle>> {
     match app.sessions.resolve(id) {
         Some(SessionOwner::Local(handle)) => Ok(Some(handle)),
         Some(SessionOwner::Remote(node)) => {
@@ -184,7 +185,7 @@ pub(super) fn local(app: &App, id: &SessionId) -> Answer<Option<Handle>> {
     }
 }
 
-/// Why there is no live session of that id.
+/// Why there is no live session with this id.
 pub(super) fn not_live(app: &App, id: &SessionId) -> Refusal {
     let failure = match app.serving.log.session(id) {
         Ok(Some(facts)) if !app.sessions.knows(id) => {
@@ -198,7 +199,7 @@ pub(super) fn not_live(app: &App, id: &SessionId) -> Refusal {
     failure.into()
 }
 
-/// An ended session, as the journal knows it.
+/// An ended session, from the journal.
 pub(super) async fn ended(app: &App, id: &SessionId) -> Answer<Session> {
     match app.serving.log.session(id).map_err(internal)? {
         Some(facts) if !app.sessions.knows(id) => Ok(start::info(&facts, SessionState::Ended)?),
@@ -206,7 +207,7 @@ pub(super) async fn ended(app: &App, id: &SessionId) -> Answer<Session> {
     }
 }
 
-/// A new session's name: short, and unlikely enough to be taken that a retry is never needed.
+/// A random session id: short, and so unlikely to be taken that no retry is needed.
 fn new_id() -> SessionId {
     let mut random = [0u8; 8];
     if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).is_err() {

@@ -1,5 +1,5 @@
-//! The TCP door: where it may listen, and who may come in by it. The token is read from its file
-//! again whenever that changes, so that a rotated one is refused from the next request on.
+//! Authorises requests at the TCP door. The token is read again whenever its file changes, so the old token
+//! is refused from the next request on after a rotation.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -15,57 +15,63 @@ use windlass_protocol::ErrorCode;
 
 use crate::failure::Failure;
 
-/// What stands at the TCP door.
+/// Checks the requests of the TCP door.
 #[derive(Debug)]
 pub(crate) struct TcpGate {
     address: SocketAddr,
     file: PathBuf,
-    known: Mutex<Known>,
+    cached: Mutex<CachedToken>,
 }
 
-/// The token, and the file it came from as it was then.
+/// The token, and the version of the file that it was read from.
 #[derive(Debug)]
-struct Known {
+struct CachedToken {
     token: Option<Token>,
-    file: Option<Version>,
+    file: Option<TokenFileVersion>,
 }
 
-/// Which version of a file this is: a new one has another inode, time or size.
+/// Identifies a version of the token file: a new version has another inode, change time or size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Version {
+struct TokenFileVersion {
     inode: u64,
     changed: (i64, i64),
     bytes: u64,
 }
 
 impl TcpGate {
-    /// Makes the token if there is none yet. `address` is where the door really listens.
+    /// Makes the token if there is none yet. `address` is the address that the door listens at.
     pub fn new(address: SocketAddr, file: PathBuf) -> Result<Self, TokenError> {
         Token::read_or_make(&file)?;
-        Ok(Self { address, file, known: Mutex::new(Known { token: None, file: None }) })
+        Ok(Self { address, file, cached: Mutex::new(CachedToken { token: None, file: None }) })
     }
 
-    /// Whether whoever sent these headers may ask.
+    /// Whether the sender of these headers is authorised.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), Failure> {
         self.check_site(headers)?;
-        let said = one(headers, &AUTHORIZATION)?.and_then(|value| {
+        let token = single(headers, &AUTHORIZATION)?.and_then(|value| {
             let (scheme, rest) = value.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then(|| rest.trim_start())
         });
-        let Some(said) = said else { return Err(no("this door asks for the node's token")) };
-        if self.is_token(said) { Ok(()) } else { Err(no("that is not the node's token")) }
+        let Some(token) = token else {
+            return Err(refused("the request has no bearer token; send the node's token"));
+        };
+        if self.is_token(token) {
+            Ok(())
+        } else {
+            Err(refused("the token is not the node's token"))
+        }
     }
 
-    /// A browser sends a page's requests where the page wants; the page's own site is in `Origin`,
-    /// and a name that was made to lead here is in `Host`.
+    /// Refuses requests of a foreign web page in a browser. `Origin` names the site of the page. `Host` names
+    /// the host of the URL, which another site can make resolve to this address (DNS rebinding).
     fn check_site(&self, headers: &HeaderMap) -> Result<(), Failure> {
-        let host = one(headers, &HOST)?.unwrap_or_default();
+        let host = single(headers, &HOST)?.unwrap_or_default();
         if self.address.ip().is_loopback() && !self.is_ours(host) {
-            return Err(no("the request was meant for another host"));
+            return Err(refused("the Host header names another host"));
         }
-        match one(headers, &ORIGIN)? {
+        match single(headers, &ORIGIN)? {
             Some(origin) if origin.strip_prefix("http://") != Some(host) => {
-                Err(no("the request comes from another site"))
+                Err(refused("the Origin header names another site"))
             }
             _ => Ok(()),
         }
@@ -76,37 +82,38 @@ impl TcpGate {
         host.eq_ignore_ascii_case(&format!("localhost:{port}")) || host == self.address.to_string()
     }
 
-    fn is_token(&self, said: &str) -> bool {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = fs::metadata(&self.file).ok().map(|file| Version {
+    fn is_token(&self, candidate: &str) -> bool {
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = fs::metadata(&self.file).ok().map(|file| TokenFileVersion {
             inode: file.ino(),
             changed: (file.ctime(), file.ctime_nsec()),
             bytes: file.len(),
         });
-        if file.is_none() || file != known.file {
-            // Without its file nobody comes in.
+        if file.is_none() || file != cached.file {
+            // Without the token file every request is refused.
             let token = Token::read(&self.file);
             if let Err(error) = &token {
-                tracing::warn!(%error, "the TCP door is shut");
+                tracing::warn!(%error, "cannot read the token: the TCP door refuses all requests");
             }
-            *known = Known { token: token.ok(), file };
+            *cached = CachedToken { token: token.ok(), file };
         }
-        let Some(token) = &known.token else { return false };
-        token.as_str().as_bytes().ct_eq(said.as_bytes()).into()
+        let Some(token) = &cached.token else { return false };
+        token.as_str().as_bytes().ct_eq(candidate.as_bytes()).into()
     }
 }
 
-/// The header's value; none, if it is not there. Said twice, it is not to be trusted.
-fn one<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, Failure> {
+/// The value of a header, if it is present. A repeated header is refused, because readers differ in which
+/// value they use.
+fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, Failure> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
     if values.next().is_some() {
-        return Err(no(&format!("{name} is there twice")));
+        return Err(refused(&format!("the request has more than one {name} header")));
     }
     Ok(first.map(|value| value.to_str().unwrap_or_default()))
 }
 
-fn no(message: &str) -> Failure {
+fn refused(message: &str) -> Failure {
     Failure::new(ErrorCode::Unauthorized, message)
 }
 
@@ -136,13 +143,13 @@ mod tests {
     }
 
     #[test]
-    fn only_the_whole_token_for_our_host_from_no_other_site_comes_in() {
+    fn only_the_whole_token_for_this_host_from_no_other_site_is_accepted() {
         let (gate, token, dir) = gate("127.0.0.1:8040");
         let bearer = format!("Bearer {token}");
         let (prefix, longer) = (&bearer[..bearer.len() - 1], format!("{bearer}0"));
         let ours = (HOST, "127.0.0.1:8040");
         let other = format!("Bearer {}", "0".repeat(token.len()));
-        for (pairs, comes_in) in [
+        for (pairs, accepted) in [
             (vec![ours.clone(), (AUTHORIZATION, &*bearer)], true),
             (vec![(HOST, "LocalHost:8040"), (AUTHORIZATION, &*bearer)], true),
             (
@@ -163,7 +170,7 @@ mod tests {
             (vec![ours, (ORIGIN, "null"), (AUTHORIZATION, &*bearer)], false),
         ] {
             let checked = gate.check(&headers(&pairs));
-            assert_eq!(checked.is_ok(), comes_in, "{:?}: {checked:?}", headers(&pairs));
+            assert_eq!(checked.is_ok(), accepted, "{:?}: {checked:?}", headers(&pairs));
             if let Err(failure) = checked {
                 assert!(!failure.message.contains(&token), "{failure:?}");
             }

@@ -1,9 +1,9 @@
-//! The tool hosts' door: one WebSocket for each host, one frame in each binary message
-//! (`docs/tools.md`). Carries messages between a host and the sessions that call it; which tool is
-//! whose is the hub's to say, what becomes of a call its session's.
+//! The door of tool hosts: one WebSocket per host, one frame per binary message (`docs/tools.md`). Carries
+//! messages between a host and the sessions that call it. The hub decides which host gets a call, and the
+//! session decides what happens to a call.
 //!
-//! Reading never waits for writing, nor writing for reading: what the host does not read waits in
-//! its queue, bounded (`tools::host`), and what it sends goes to the sessions' inboxes.
+//! Reading and writing never wait for each other. Messages that the host has not read wait in its bounded
+//! queue (`windlass_tools::host`), and messages of the host go to the inboxes of sessions.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -37,25 +37,25 @@ use crate::failure::Failure;
 use crate::session::Request;
 use crate::session::calls::ResultPart;
 use crate::session::idle::PresentClient;
-use windlass_tools::host::{Ending, Sent};
-use windlass_tools::hub::Prepared;
-use windlass_tools::{Host, Scope};
+use windlass_tools::host::{DetachReason, OutboundMessage};
+use windlass_tools::hub::CheckedDeclaration;
+use windlass_tools::{AttachedHost, HostScope};
 
-/// The largest message: one frame, its first length word included.
+/// Maximum size of a message: one frame, including its first length word.
 const MESSAGE_BYTES_MAX: usize = FRAME_BYTES_MAX + 4;
 
-/// Read at once from a host. It is cleared before each read, so a larger one costs a small message
-/// more than it saves a large one.
+/// Size of the read buffer. It is cleared before each read, so a larger buffer would cost small messages more
+/// than it saves large ones.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Gathered before it is written; a message alone goes out at once.
+/// Size of the write buffer. A single message is written at once.
 const WRITE_BYTES: usize = 128 * 1024;
 
-/// How long a host may take to take its end in and say so itself.
+/// Maximum time for a host to answer a close.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
-/// A declaration up to so long is read here; another thread reads a longer one.
-const READ_HERE_BYTES_MAX: usize = 32 * 1024;
+/// Maximum size of a declaration that is parsed on the node's thread. The blocking pool parses a larger one.
+const PARSE_INLINE_BYTES_MAX: usize = 32 * 1024;
 
 /// For whom a host's tools are: a session, all sessions of an owner, or all sessions.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -83,8 +83,8 @@ pub(super) async fn attach(
     }
     let scope = scope(&app, query)?;
     let session = match &scope {
-        Scope::Session(id) => app.sessions.find(id),
-        Scope::Owner(_) | Scope::Shared | Scope::Everyone => None,
+        HostScope::Session(id) => app.sessions.find(id),
+        HostScope::Owner(_) | HostScope::Shared | HostScope::Everyone => None,
     };
     let client = session.map(|handle| handle.clients.enter());
     let connection = app.serving.bounds.long_connections.claim(1)?;
@@ -101,30 +101,30 @@ pub(super) async fn attach(
         .on_upgrade(move |socket| async move { attachment.converse(socket).await }))
 }
 
-fn scope(app: &App, query: HostQuery) -> Answer<Scope> {
+fn scope(app: &App, query: HostQuery) -> Answer<HostScope> {
     match (query.session, query.owner, query.shared) {
         (Some(session), None, None) => {
             let id = session_id(session)?;
             if app.sessions.find(&id).is_none() {
                 return Err(not_live(app, &id));
             }
-            Ok(Scope::Session(id))
+            Ok(HostScope::Session(id))
         }
         (None, Some(owner), None) => {
             let owner = Owner::parse(owner).map_err(|error| bad_request(error.to_string()))?;
-            Ok(Scope::Owner(owner))
+            Ok(HostScope::Owner(owner))
         }
-        (None, None, Some(ServerSessions::ByPolicy)) => Ok(Scope::Shared),
-        (None, None, Some(ServerSessions::All)) => Ok(Scope::Everyone),
-        _ => Err(bad_request("a tool host is attached to a session, an owner or all, and to one")),
+        (None, None, Some(ServerSessions::ByPolicy)) => Ok(HostScope::Shared),
+        (None, None, Some(ServerSessions::All)) => Ok(HostScope::Everyone),
+        _ => Err(bad_request("give exactly one of the parameters session, owner and shared")),
     }
 }
 
-/// One host's place in the node. However its connection ends, whoever called it is told.
+/// The attachment of one host. Dropping it detaches the host and tells the sessions that called it.
 struct Attachment {
     app: App,
-    host: Arc<Host>,
-    /// A session's own host is a client of it.
+    host: Arc<AttachedHost>,
+    /// A host of a single session counts as a client of that session.
     _client: Option<PresentClient>,
     _connection: BudgetShare,
 }
@@ -135,9 +135,9 @@ impl Drop for Attachment {
         let host = self.host.id();
         for session in self.host.take_callers() {
             let Some(handle) = self.app.sessions.find(&session) else { continue };
-            // Each by itself: none of them waits for another.
+            // One task each, so that no session waits for another.
             tokio::spawn(async move {
-                // A session that has ended meanwhile has no calls.
+                // An error means that the session has ended and has no calls.
                 let _ = handle.send(Request::ToolHostGone { host }).await;
             });
         }
@@ -147,14 +147,14 @@ impl Drop for Attachment {
 }
 
 impl Attachment {
-    /// The connection, from the upgrade to its end.
+    /// Serves the connection from the upgrade to its end.
     async fn converse(self, socket: WebSocket) {
         let (mut sink, mut stream) = socket.split();
         let ended = {
             let mut writing = pin!(self.write(&mut sink));
             let mut reading = pin!(self.read(&mut stream));
             poll_fn(|cx| {
-                // What was read may have made something to write, at once.
+                // Reading first, because it may queue a message to write.
                 if reading.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(None);
                 }
@@ -165,12 +165,12 @@ impl Attachment {
         let ended = ended.or_else(|| self.host.ending());
         if let Some(ending) = ended {
             let close = close(ending, self.app.stop.borrow().is_some());
-            let _ = timeout(CLOSE_WAIT, take_leave(&mut sink, &mut stream, close)).await;
+            let _ = timeout(CLOSE_WAIT, close_handshake(&mut sink, &mut stream, close)).await;
         }
     }
 
-    /// Writes what waits for the host, until it is let go of or cannot be reached: then none.
-    async fn write(&self, sink: &mut SplitSink<WebSocket, Message>) -> Option<Ending> {
+    /// Writes queued messages until the host is detached. Returns `None` if the host cannot be reached.
+    async fn write(&self, sink: &mut SplitSink<WebSocket, Message>) -> Option<DetachReason> {
         loop {
             let mut next = match self.host.next().await {
                 Ok(sent) => Some(sent),
@@ -180,9 +180,9 @@ impl Attachment {
                 let message = match binary(&sent) {
                     Ok(message) => message,
                     Err(error) => {
-                        // Its callers are told when it is gone.
-                        tracing::error!(host = ?self.host.id(), %error, "a tool host cannot be told");
-                        return Some(Ending::Unspeakable);
+                        // The host's callers are told when it is gone.
+                        tracing::error!(host = ?self.host.id(), %error, "cannot encode a message to a tool host");
+                        return Some(DetachReason::Unencodable);
                     }
                 };
                 sink.feed(message).await.ok()?;
@@ -192,26 +192,26 @@ impl Attachment {
         }
     }
 
-    /// Takes in what the host says, until it goes or says what cannot be said.
+    /// Handles messages of the host until it closes the connection or violates the protocol.
     async fn read(&self, stream: &mut SplitStream<WebSocket>) {
         let mut declaring = Declaring::default();
         while let Some(message) = stream.next().await {
-            let heard = match message {
-                Ok(Message::Binary(bytes)) => self.hear(bytes, &mut declaring).await,
-                Ok(Message::Text(_)) => Err(Ending::NotBinary),
-                // Pings are answered below, and the end is next.
+            let handled = match message {
+                Ok(Message::Binary(bytes)) => self.handle(bytes, &mut declaring).await,
+                Ok(Message::Text(_)) => Err(DetachReason::NotBinary),
+                // The WebSocket library answers pings, and the stream ends after a close.
                 Ok(Message::Ping(_) | Message::Pong(_) | Message::Close(_)) => Ok(()),
-                // Where the connection broke instead, nobody will read why it ends.
-                Err(_) => Err(Ending::NotAFrame),
+                // If the connection broke instead, nobody reads this reason.
+                Err(_) => Err(DetachReason::NotAFrame),
             };
-            if let Err(ending) = heard {
+            if let Err(ending) = handled {
                 return self.host.end(ending);
             }
         }
     }
 
-    async fn hear(&self, bytes: Bytes, declaring: &mut Declaring) -> Result<(), Ending> {
-        let frame = frame::decode(bytes).map_err(|_| Ending::NotAFrame)?;
+    async fn handle(&self, bytes: Bytes, declaring: &mut Declaring) -> Result<(), DetachReason> {
+        let frame = frame::decode(bytes).map_err(|_| DetachReason::NotAFrame)?;
         match serde_json::from_slice(&frame.header) {
             Ok(FromHost::ToolResult { session, turn, call, ok, more }) => {
                 let host = self.host.id();
@@ -230,10 +230,10 @@ impl Attachment {
                     self.declare(std::mem::take(declaring)).await;
                 }
             }
-            // A newer host may say more than this node understands.
+            // A newer host may send messages that this node does not know.
             Ok(FromHost::Unknown) => {}
             Err(error) => {
-                let message = format!("the frame's header is not what is asked for: {error}");
+                let message = format!("the frame's header is not a valid message: {error}");
                 self.refuse(Failure::new(ErrorCode::BadRequest, message));
             }
         }
@@ -242,7 +242,7 @@ impl Attachment {
 
     async fn declare(&self, declaring: Declaring) {
         let prepared = match declaring.done() {
-            Ok(json) if json.len() > READ_HERE_BYTES_MAX => {
+            Ok(json) if json.len() > PARSE_INLINE_BYTES_MAX => {
                 let elsewhere = tokio::task::spawn_blocking(move || prepare(&json)).await;
                 elsewhere.unwrap_or_else(|error| {
                     Err(Failure::new(ErrorCode::Internal, error.to_string()))
@@ -260,17 +260,17 @@ impl Attachment {
 
     fn refuse(&self, failure: Failure) {
         let Failure { code, message } = failure;
-        // It may repeat what the host said.
+        // The message may contain text of the host.
         let message = bounded(&message, REASON_BYTES_MAX);
         self.host.send_first(&ToHost::Refused { code, message });
     }
 }
 
-/// A declaration as it comes, in one frame or several.
+/// A declaration while it arrives, in one frame or several.
 #[derive(Default)]
 struct Declaring {
     json: BytesMut,
-    /// All of it, also what was not kept.
+    /// Size of the declaration so far, including discarded parts.
     bytes: usize,
 }
 
@@ -296,47 +296,47 @@ impl Declaring {
     }
 }
 
-fn prepare(json: &[u8]) -> Result<Prepared, Failure> {
+fn prepare(json: &[u8]) -> Result<CheckedDeclaration, Failure> {
     let declaration: Declaration = serde_json::from_slice(json).map_err(|error| {
-        let message = format!("the declaration is not what is asked for: {error}");
+        let message = format!("the declaration does not match the schema: {error}");
         Failure::new(ErrorCode::BadRequest, message)
     })?;
-    Ok(Prepared::new(declaration)?)
+    Ok(CheckedDeclaration::new(declaration)?)
 }
 
-fn binary(sent: &Sent) -> Result<Message, EncodeError> {
+fn binary(sent: &OutboundMessage) -> Result<Message, EncodeError> {
     let mut message = Vec::with_capacity(sent.body.len() + HEAD_BYTES);
     frame::encode(&mut message, &sent.message, &sent.body)?;
     Ok(Message::Binary(message.into()))
 }
 
-/// The usual head of a frame, with room.
+/// Capacity for the head of a frame: larger than most heads.
 const HEAD_BYTES: usize = 256;
 
-fn close(ending: Ending, node_stops: bool) -> CloseFrame {
+fn close(ending: DetachReason, node_stops: bool) -> CloseFrame {
     let (code, reason) = match ending {
-        Ending::NodeStops => (close_code::AWAY, "the node stops"),
-        // The next node has it.
-        Ending::SessionOver if node_stops => (close_code::AWAY, "the node stops"),
-        Ending::SessionOver => (close_code::NORMAL, "the session is over"),
-        Ending::TooSlow => (close_code::AGAIN, "the host does not read what it is sent"),
-        Ending::NotAFrame => (close_code::PROTOCOL, "a message is one whole frame"),
-        Ending::NotBinary => (close_code::UNSUPPORTED, "messages are binary"),
-        Ending::Unspeakable => (close_code::ERROR, "a message for the host fits no frame"),
+        DetachReason::NodeStops => (close_code::AWAY, "the node stops"),
+        // The next node takes the session over.
+        DetachReason::SessionOver if node_stops => (close_code::AWAY, "the node stops"),
+        DetachReason::SessionOver => (close_code::NORMAL, "the session is over"),
+        DetachReason::TooSlow => (close_code::AGAIN, "the host does not read what it is sent"),
+        DetachReason::NotAFrame => (close_code::PROTOCOL, "a message is one whole frame"),
+        DetachReason::NotBinary => (close_code::UNSUPPORTED, "messages are binary"),
+        DetachReason::Unencodable => (close_code::ERROR, "a message for the host fits no frame"),
     };
     CloseFrame { code, reason: reason.into() }
 }
 
-/// Says the end, and waits for the host to say it too: what it sent meanwhile is passed over.
-async fn take_leave(
+/// Sends a close frame and waits for the host's close frame. Other messages of the host are ignored.
+async fn close_handshake(
     sink: &mut SplitSink<WebSocket, Message>,
     stream: &mut SplitStream<WebSocket>,
     close: CloseFrame,
 ) {
-    let mut said = false;
+    let mut sent = false;
     let mut sending = pin!(sink.send(Message::Close(Some(close))));
     poll_fn(|cx| {
-        said = said || sending.as_mut().poll(cx).is_ready();
+        sent = sent || sending.as_mut().poll(cx).is_ready();
         loop {
             match stream.poll_next_unpin(cx) {
                 Poll::Ready(Some(Ok(_))) => {}

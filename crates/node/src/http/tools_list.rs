@@ -1,4 +1,4 @@
-//! Which tools the code of a session may call.
+//! The tools that the code of a session may call.
 
 use axum::Json;
 use axum::extract::State;
@@ -9,7 +9,7 @@ use super::App;
 use super::body::{Asked, InPath};
 use super::reply::Answer;
 use super::sessions::live;
-use windlass_tools::{Caller, own};
+use windlass_tools::{Caller, builtin};
 
 /// What a live session's code may call, whoever offers it.
 #[utoipa::path(get, path = "/v1/sessions/{session}/tools",
@@ -22,7 +22,7 @@ pub(super) async fn list(
 ) -> Answer<Json<SessionTools>> {
     let info = live(&app, session)?.info();
     let rules = info.policy.map_or_else(Vec::new, |policy| policy.tools);
-    let words = kinds::words_of(&info.kind);
+    let words = kinds::terms_of(&info.kind);
     let caller = Caller { session: info.id, owner: info.owner, rules, words };
-    Ok(Json(own::show(&app.tools, &caller, query.words.as_deref())))
+    Ok(Json(builtin::show(&app.tools, &caller, query.words.as_deref())))
 }

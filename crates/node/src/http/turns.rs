@@ -1,4 +1,5 @@
-//! Turns: submit, look, interrupt, give input. A reply may wait, and its output keeps to a budget.
+//! Requests about turns: submit, get, interrupt, give input. A reply may wait for the turn, and the output in
+//! a reply is limited by a budget.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -24,12 +25,12 @@ use super::reply::{Answer, bad_request, internal, session_id, turn_id};
 use super::sessions::{live, local};
 use crate::bounds::{Bounds, BudgetShare};
 use crate::failure::Failure;
+use crate::session::output_ends::{OutputExcerpt, end_bytes};
 use crate::session::turns::{Snapshot, Turn as Known};
-use crate::session::view::{Shown, end_bytes};
-use crate::session::{Handle, Request, Submit, Until, Which};
+use crate::session::{Request, SessionHandle, SubmitRequest, TurnRef, Until};
 use windlass_tools::within::OpenWithin;
 
-/// A turn to submit, checked.
+/// A checked request to submit a turn.
 pub(super) struct Wish {
     id: Option<TurnId>,
     code: Bytes,
@@ -37,11 +38,11 @@ pub(super) struct Wish {
     deadline_ms: Option<u64>,
     within: Option<Within>,
     budget: usize,
-    /// While its reply waits.
+    /// The long-connection share of a reply that waits.
     place: Option<BudgetShare>,
 }
 
-/// A submitted turn whose reply is due.
+/// A submitted turn whose reply is pending.
 pub(super) struct Pending {
     answer: oneshot::Receiver<Result<Snapshot, Failure>>,
     number: Arc<OnceLock<TurnNo>>,
@@ -51,7 +52,7 @@ pub(super) struct Pending {
 }
 
 impl Wish {
-    /// `headers` are those of the request that brings it.
+    /// `headers` are the headers of the request.
     pub fn check(submit: SubmitTurn, headers: &HeaderMap, bounds: &Bounds) -> Answer<Self> {
         let id = submit
             .id
@@ -73,7 +74,7 @@ impl Wish {
         })
     }
 
-    /// Refuses a turn that could never begin, since it is submitted in a call that its session waits
+    /// Refuses a turn that could never begin, because it is submitted in a tool call that its session waits
     /// for.
     pub fn may_begin_in(&self, session: &SessionId, open: &OpenWithin) -> Result<(), Failure> {
         let Some(within) = &self.within else { return Ok(()) };
@@ -88,7 +89,7 @@ impl Wish {
     pub fn into_request(self) -> (Request, Pending) {
         let (reply, answer) = oneshot::channel();
         let number = Arc::new(OnceLock::new());
-        let submit = Submit {
+        let submit = SubmitRequest {
             id: self.id,
             code: self.code,
             deadline_ms: self.deadline_ms,
@@ -103,11 +104,11 @@ impl Wish {
 }
 
 impl Pending {
-    /// The turn when it is settled or the wait has passed, whichever is first.
-    pub async fn answer(self, app: &App, handle: &Handle) -> Answer<Turn> {
+    /// The turn when it is settled, or when the wait has passed.
+    pub async fn answer(self, app: &App, handle: &SessionHandle) -> Answer<Turn> {
         let number = self.number;
         let now = || match number.get() {
-            Some(number) => Ok(Which::Number(*number)),
+            Some(number) => Ok(TurnRef::Number(*number)),
             None => Err(Failure::new(
                 ErrorCode::Overloaded,
                 format!("session {} has not taken the turn yet", handle.id),
@@ -118,13 +119,13 @@ impl Pending {
     }
 }
 
-/// Waits for `answer`, and when the wait has passed asks how the turn is now.
+/// Waits for `answer`. When the wait has passed, asks the session for the turn's current state.
 async fn settled(
     patience: &TimerPool,
-    handle: &Handle,
+    handle: &SessionHandle,
     answer: oneshot::Receiver<Result<Snapshot, Failure>>,
     wait: Duration,
-    now: impl FnOnce() -> Result<Which, Failure>,
+    now: impl FnOnce() -> Result<TurnRef, Failure>,
 ) -> Result<Snapshot, Failure> {
     let gone = |_| Err(handle.gone());
     if wait.is_zero() {
@@ -139,7 +140,7 @@ async fn settled(
     }
 }
 
-/// The host tool call in which a request is made.
+/// The host tool call in which the client makes the request, if any.
 fn within(headers: &HeaderMap) -> Answer<Option<Within>> {
     let Some(value) = headers.get(WITHIN_HEADER) else { return Ok(None) };
     match value.to_str().ok().and_then(Within::parse) {
@@ -180,7 +181,7 @@ pub(super) async fn look(
     if let Some(handle) = local(&app, &session)? {
         let (reply, answer) = oneshot::channel();
         let (wait, _place) = wait(query.wait_ms, &app.serving.bounds);
-        let which = Which::Id(turn.clone());
+        let which = TurnRef::Id(turn.clone());
         let asked = Request::Look { turn: which.clone(), until: until(wait), reply };
         handle.send(asked).await?;
         match settled(&app.serving.patience, &handle, answer, wait, || Ok(which)).await {
@@ -188,7 +189,7 @@ pub(super) async fn look(
                 let reader = || Ok(handle.reader.again());
                 return present(&app, &session, snapshot, budget, reader).await.map(Json);
             }
-            // Older than what the owner has at hand, or the session ended meanwhile.
+            // The session's owner no longer has the turn in memory, or the session has ended meanwhile.
             Err(Failure { code: ErrorCode::TurnNotFound | ErrorCode::SessionEnded, .. }) => {}
             Err(failure) => return Err(failure.into()),
         }
@@ -220,7 +221,11 @@ pub(super) async fn interrupt_running(
     interrupted(&app, &live(&app, session)?, None).await
 }
 
-async fn interrupted(app: &App, handle: &Handle, turn: Option<TurnId>) -> Answer<Json<Turn>> {
+async fn interrupted(
+    app: &App,
+    handle: &SessionHandle,
+    turn: Option<TurnId>,
+) -> Answer<Json<Turn>> {
     let snapshot = handle.ask(|reply| Request::Interrupt { turn, reply }).await?;
     let reader = || Ok(handle.reader.again());
     present(app, &handle.id, snapshot, OUTPUT_BYTES_DEFAULT, reader).await.map(Json)
@@ -255,7 +260,7 @@ fn input_bytes(input: TurnInput) -> Answer<Vec<u8>> {
     }
 }
 
-/// A turn that only the journal knows.
+/// A turn from the journal.
 pub(super) async fn recorded(app: &App, session: &SessionId, turn: &TurnId) -> Answer<Known> {
     match app.serving.log.turn(session, turn).map_err(internal)? {
         Some(record) => Ok(Known::from_record(record)),
@@ -282,7 +287,7 @@ pub(super) fn reader_of(app: &App, session: &SessionId) -> Answer<Box<dyn EventR
     }
 }
 
-/// A turn in its reply's form. Output that is not at hand is read from the journal.
+/// A turn as the reply shows it. Output that is not in memory is read from the journal.
 async fn present(
     app: &App,
     session: &SessionId,
@@ -291,7 +296,7 @@ async fn present(
     reader: impl FnOnce() -> Answer<Box<dyn EventReader>>,
 ) -> Answer<Turn> {
     let Snapshot { turn, state } = snapshot;
-    let shown = match turn.output.shown(budget) {
+    let shown = match turn.output.excerpt(budget) {
         Some(shown) => shown,
         None => {
             let (reader, bytes) = (reader()?, turn.output.bytes);
@@ -319,13 +324,13 @@ async fn present(
     })
 }
 
-/// Head and tail of an output that is in the journal.
+/// The head and tail of a turn's output, from the journal.
 fn from_journal(
     reader: &dyn EventReader,
     range: OutputRange,
     bytes: u64,
     budget: usize,
-) -> Answer<Shown> {
+) -> Answer<OutputExcerpt> {
     let part = if bytes <= budget as u64 { budget } else { end_bytes(budget) };
     let mut head = reader.head(part, range).map_err(internal)?.bytes;
     head.truncate(part);
@@ -334,11 +339,11 @@ fn from_journal(
     } else {
         reader.tail(part as u64, range).map_err(internal)?.bytes
     };
-    Ok(Shown { head, tail, bytes })
+    Ok(OutputExcerpt { head, tail, bytes })
 }
 
-/// How long a reply may wait, and its place among those that do. Where too many wait already, the
-/// wait is over at once.
+/// How long a reply may wait, and its share of the long connections. If too many replies wait already, this
+/// one does not wait.
 fn wait(wait_ms: u64, bounds: &Bounds) -> (Duration, Option<BudgetShare>) {
     if wait_ms == 0 {
         return (Duration::ZERO, None);

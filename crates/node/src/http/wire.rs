@@ -1,7 +1,7 @@
-//! What a connection's marks learn from: its stream, which tells of bytes read and answers
-//! written, and its answers' bodies, which tell of their end. Changes no byte.
+//! Reports a connection's progress to its slot. The stream reports bytes read and written, and the body of a
+//! response reports its end. Changes no byte.
 //!
-//! The stream has the connection's place: whoever takes the stream over, takes that too.
+//! The stream owns the connection slot, so the owner of an upgraded stream gets the slot too.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -13,24 +13,24 @@ use hyper::body::{Body as _, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use windlass_client::stream::LeanStream;
 
-use super::places::{Seat, WriteTry};
+use super::connection_slots::{ConnectionSlot, WriteOutcome};
 
-/// A connection's stream.
-pub(super) struct Wire {
+/// A connection's stream, with its slot.
+pub(super) struct SlotStream {
     pub stream: LeanStream,
-    /// After the stream: the place is free when the descriptor is.
-    pub seat: Arc<Seat>,
+    /// Declared after the stream, so that the slot is freed after the descriptor is closed.
+    pub slot: Arc<ConnectionSlot>,
 }
 
-impl Wire {
-    /// Notes whether the client takes what is written.
+impl SlotStream {
+    /// Notes whether the client reads what is written.
     fn note(&self, written: &Poll<io::Result<usize>>) {
-        let tried = if written.is_pending() { WriteTry::NoRoom } else { WriteTry::Wrote };
-        self.seat.marks().write_was_tried(tried);
+        let tried = if written.is_pending() { WriteOutcome::Blocked } else { WriteOutcome::Wrote };
+        self.slot.progress().note_write(tried);
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for SlotStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -39,13 +39,13 @@ impl AsyncRead for Wire {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
         if buffer.filled().len() > before {
-            self.seat.marks().has_read();
+            self.slot.progress().has_read();
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for SlotStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -70,10 +70,10 @@ impl AsyncWrite for Wire {
         self.stream.is_write_vectored()
     }
 
-    /// Asked for when everything that was to be written is.
+    /// Called when everything has been written.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-        self.seat.marks().has_written();
+        self.slot.progress().has_written();
         Poll::Ready(Ok(()))
     }
 
@@ -82,29 +82,29 @@ impl AsyncWrite for Wire {
     }
 }
 
-/// The body of an answer on its way. Of a stream, the next piece is made when the last one is
-/// written: a client that does not read costs one piece, and nobody reads ahead for it.
-pub(super) struct Outgoing {
+/// The body of a response. The next piece of a stream is made when the last piece is written, so a client
+/// that does not read costs one piece and no read-ahead.
+pub(super) struct ResponseBody {
     body: Body,
     is_stream: bool,
-    /// Absent where the request stays in flight: what follows is no answer.
-    seat: Option<Arc<Seat>>,
+    /// Absent for an upgraded connection: what follows is no response.
+    slot: Option<Arc<ConnectionSlot>>,
 }
 
-impl Outgoing {
-    pub fn new(body: Body, seat: Arc<Seat>) -> Self {
+impl ResponseBody {
+    pub fn new(body: Body, slot: Arc<ConnectionSlot>) -> Self {
         let is_stream = body.size_hint().exact().is_none();
-        Self { body, is_stream, seat: Some(seat) }
+        Self { body, is_stream, slot: Some(slot) }
     }
 
-    /// The answer by which the connection becomes something else.
-    pub fn last(body: Body, seat: &Seat) -> Self {
-        seat.stays();
-        Self { body, is_stream: false, seat: None }
+    /// The response that upgrades the connection.
+    pub fn upgrade(body: Body, slot: &ConnectionSlot) -> Self {
+        slot.upgraded();
+        Self { body, is_stream: false, slot: None }
     }
 }
 
-impl hyper::body::Body for Outgoing {
+impl hyper::body::Body for ResponseBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -112,14 +112,14 @@ impl hyper::body::Body for Outgoing {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let Self { body, is_stream, seat } = &mut *self;
-        let Some(seat) = seat.as_ref().filter(|_| *is_stream) else {
+        let Self { body, is_stream, slot } = &mut *self;
+        let Some(slot) = slot.as_ref().filter(|_| *is_stream) else {
             return Pin::new(body).poll_frame(cx);
         };
-        ready!(seat.marks().poll_piece_written(cx));
+        ready!(slot.progress().poll_piece_written(cx));
         let frame = ready!(Pin::new(body).poll_frame(cx));
         if frame.is_some() {
-            seat.marks().piece_begins();
+            slot.progress().piece_begins();
         }
         Poll::Ready(frame)
     }
@@ -133,10 +133,10 @@ impl hyper::body::Body for Outgoing {
     }
 }
 
-impl Drop for Outgoing {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
-        if let Some(seat) = &self.seat {
-            seat.marks().answer_made();
+        if let Some(slot) = &self.slot {
+            slot.progress().answer_made();
         }
     }
 }

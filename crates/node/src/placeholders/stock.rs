@@ -1,8 +1,8 @@
-//! Empty directories that wait to become placeholders. To move one into a workspace takes some 7 us; to
-//! make one there takes 20 to 50, and a session may need thirty.
+//! A stock of empty directories for placeholders. Moving one into a workspace takes about 7 us. Making one
+//! there takes 20 to 50 us, and a session may need thirty.
 //!
-//! A placeholder is never moved back into the stock. Another session in the same workspace, whose policy does not protect
-//! the name, may have the directory open, and could write into it wherever it is moved to later.
+//! A placeholder is never moved back into the stock. Another session in the same workspace, whose policy
+//! does not protect the name, may have the directory open and could write into it after the move.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,22 +17,22 @@ use super::open_directory;
 /// The mode of a placeholder.
 pub(super) const MODE: u32 = 0o755;
 
-/// Directories that wait: enough for two sessions, each in a directory of its own. Their names are the
-/// numbers below this.
+/// Number of directories in a full stock: enough for two sessions in different workspaces. Their names are
+/// the numbers below this.
 const WAITING_MAX: u32 = u64::BITS;
 
 #[derive(Debug)]
 pub(super) struct Stock {
-    place: PathBuf,
+    path: PathBuf,
     directory: OnceLock<OwnedFd>,
-    ready: Mutex<Ready>,
+    ready: Mutex<StockedDirs>,
 }
 
-/// Which directories are there: one bit for each number.
+/// Which directories exist: one bit for each number.
 #[derive(Debug, Default)]
-struct Ready(u64);
+struct StockedDirs(u64);
 
-impl Ready {
+impl StockedDirs {
     fn count(&self) -> u32 {
         self.0.count_ones()
     }
@@ -57,38 +57,38 @@ impl Ready {
 }
 
 impl Stock {
-    /// `place` is a directory where no session writes.
-    pub fn at(place: PathBuf) -> Self {
-        Self { place, directory: OnceLock::new(), ready: Mutex::default() }
+    /// `path` is a directory in which no session can write.
+    pub fn at(path: PathBuf) -> Self {
+        Self { path, directory: OnceLock::new(), ready: Mutex::default() }
     }
 
-    /// Whether it may not be enough for one session.
+    /// Whether the stock may be too small for one session.
     pub fn is_low(&self) -> bool {
         self.ready().count() < WAITING_MAX / 2
     }
 
-    /// Makes what is missing of the stock. Without a stock placeholders are made one by one.
+    /// Makes the missing directories. If that fails, placeholders are made one by one instead.
     pub fn fill(&self) {
         let Some(directory) = self.open() else { return };
         loop {
             let Some(number) = self.ready().missing() else { return };
             match mkdirat(directory, number.to_string(), Mode::from(MODE)) {
-                // One that is there already was made by a node before this one.
+                // An earlier node made the directory.
                 Ok(()) | Err(Errno::EXIST) => self.ready().add(number),
                 Err(_) => return,
             }
         }
     }
 
-    /// Moves an empty directory of the stock to `name`, if that name is free. Returns false where the stock
-    /// is empty, or cannot be moved there because `to` lies on another file system.
+    /// Moves a directory of the stock to `name`, if that name is free. Returns false if the stock is empty,
+    /// or if `to` is on another file system.
     pub fn move_one_to(&self, to: impl AsFd, name: &OsStr) -> Result<bool, Errno> {
         let Some(directory) = self.directory.get() else { return Ok(false) };
         let Some(number) = self.ready().take() else { return Ok(false) };
         let moved = renameat_with(directory, number.to_string(), to, name, RenameFlags::NOREPLACE);
         match moved {
             Ok(()) => return Ok(true),
-            // It is gone: `fill` makes it again.
+            // The directory is gone; `fill` makes it again.
             Err(Errno::NOENT) => return Ok(false),
             Err(_) => self.ready().add(number),
         }
@@ -100,15 +100,15 @@ impl Stock {
 
     fn open(&self) -> Option<&OwnedFd> {
         if self.directory.get().is_none() {
-            std::fs::create_dir_all(&self.place).ok()?;
-            let opened = open_directory(&self.place).ok()?;
-            // Whoever came first has the same one open.
+            std::fs::create_dir_all(&self.path).ok()?;
+            let opened = open_directory(&self.path).ok()?;
+            // Another thread may have set it already, to the same directory.
             let _ = self.directory.set(opened);
         }
         self.directory.get()
     }
 
-    fn ready(&self) -> MutexGuard<'_, Ready> {
+    fn ready(&self) -> MutexGuard<'_, StockedDirs> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,6 @@
-//! Placeholders are made, shared, taken over and removed; what a user put in their place stays.
+//! Placeholders are made, shared, taken over and removed. Files that a user put there stay.
 
-use windlass_confine::Protected;
+use windlass_confine::ProtectedEntry;
 
 use super::*;
 
@@ -24,8 +24,8 @@ impl Scene {
         Placeholders::new(self.records.clone(), self.stock.clone())
     }
 
-    /// What a survey would find: these names, each missing or not.
-    fn look(&self) -> Names {
+    /// The result of a survey: these names, each missing or not.
+    fn look(&self) -> ProtectedNames {
         let all = [
             (".git", Placeholder::Directory),
             ("AGENTS.md", Placeholder::Directory),
@@ -35,15 +35,15 @@ impl Scene {
         let protected = all.into_iter().map(|(name, placeholder)| {
             let path = self.work.join(name);
             let found = match path.symlink_metadata() {
-                Ok(_) => Protected::Link,
-                Err(_) => Protected::Missing(placeholder),
+                Ok(_) => ProtectedEntry::Link,
+                Err(_) => ProtectedEntry::Missing(placeholder),
             };
             (path, found)
         });
-        Names { protected: protected.collect(), unheld: None }
+        ProtectedNames { protected: protected.collect(), unheld: None }
     }
 
-    fn acquire(&self, node: &Placeholders, session: &str) -> Names {
+    fn acquire(&self, node: &Placeholders, session: &str) -> ProtectedNames {
         node.acquire(&id(session), || self.look())
     }
 
@@ -81,7 +81,7 @@ fn placeholders_stay_until_the_last_session_ends() {
 }
 
 #[test]
-fn a_later_node_removes_those_of_sessions_that_are_gone() {
+fn a_later_node_removes_the_placeholders_of_sessions_that_are_gone() {
     let scene = Scene::new();
     let node = scene.node();
     scene.acquire(&node, "lives");
@@ -101,7 +101,7 @@ fn a_node_that_died_while_it_made_them_leaves_nothing() {
     let node = scene.node();
     scene.acquire(&node, "one");
     drop(node);
-    // As it is between the two lines, and with the second one torn.
+    // As if the node died while it wrote the second line.
     let record = scene.records.join("one");
     let text = std::fs::read_to_string(&record).unwrap();
     let first = text.lines().next().unwrap();
@@ -111,7 +111,7 @@ fn a_node_that_died_while_it_made_them_leaves_nothing() {
 }
 
 #[test]
-fn what_the_user_has_put_there_stays() {
+fn files_that_the_user_has_put_there_stay() {
     let scene = Scene::new();
     let node = scene.node();
     scene.acquire(&node, "one");
@@ -119,7 +119,7 @@ fn what_the_user_has_put_there_stays() {
     std::fs::write(at(".git/HEAD"), "ref").unwrap();
     std::fs::remove_dir(at("AGENTS.md")).unwrap();
     std::fs::write(at("AGENTS.md"), "mine").unwrap();
-    // Moved, not removed: the new directory cannot get the old one's number.
+    // Moved instead of removed, so that the new directory cannot get the same inode number.
     std::fs::rename(at("CLAUDE.md"), scene.work.parent().unwrap().join("moved")).unwrap();
     std::fs::create_dir(at("CLAUDE.md")).unwrap();
     std::fs::remove_file(at(".bashrc")).unwrap();
@@ -130,24 +130,24 @@ fn what_the_user_has_put_there_stays() {
 }
 
 #[test]
-fn where_no_placeholder_can_be_made_the_names_say_so() {
+fn the_names_say_why_a_placeholder_cannot_be_made() {
     let scene = Scene::new();
     let node = scene.node();
     let look = || {
         let mut names = scene.look();
         let nowhere = PathBuf::from("/proc/AGENTS.md");
-        names.protected.insert(nowhere, Protected::Missing(Placeholder::Directory));
+        names.protected.insert(nowhere, ProtectedEntry::Missing(Placeholder::Directory));
         names
     };
     let names = node.acquire(&id("one"), look);
     assert!(names.unheld.unwrap().contains("/proc/AGENTS.md"));
     assert!(names.protected.is_empty(), "none of them is held");
-    assert!(scene.left().is_empty(), "what was made is taken back");
+    assert!(scene.left().is_empty(), "the placeholders that were made are removed again");
     node.release(&id("one"));
 }
 
 #[test]
-fn a_copy_of_the_workspace_has_none() {
+fn a_copy_of_the_workspace_has_no_placeholders() {
     let scene = Scene::new();
     let node = scene.node();
     scene.acquire(&node, "one");
@@ -180,7 +180,7 @@ fn directories_of_the_stock_become_placeholders() {
     node.stock_up();
     assert_eq!(stocked(), full);
     scene.acquire(&node, "three");
-    // One that somebody took away is no reason to fail.
+    // A missing stock is not an error.
     std::fs::remove_dir_all(&scene.stock).unwrap();
     node.release(&id("three"));
     scene.acquire(&node, "four");

@@ -9,8 +9,8 @@ use windlass_protocol::environments::{
     self, EnvironmentEntry, POOL_DEFAULT, PoolInfo, ZygoteInfo, ZygoteState,
 };
 
-use super::base::{PlannedFor, PoolBase};
-use super::pool::{Effect, Event, Memory, Pool, PoolKey, WorkerNo};
+use super::pool::{FreeMemory, PoolEffect, PoolEvent, PoolKey, WorkerNo, WorkerPool};
+use super::pool_base::{PlannedSession, PoolBase};
 use super::pooled::PooledWorker;
 use super::zygote::Zygote;
 use crate::config::StartBy;
@@ -21,30 +21,30 @@ pub(super) struct Environment {
     pub entry: EnvironmentEntry,
     /// Pooled workers of one key.
     pool_size: usize,
-    state: Mutex<State>,
+    state: Mutex<EnvironmentState>,
 }
 
 #[derive(Debug)]
-pub(super) struct State {
-    /// The interpreter, once it was looked for.
+pub(super) struct EnvironmentState {
+    /// The interpreter, after it was found.
     pub program: Option<PathBuf>,
-    pub zygote: Stage,
-    /// When a session last asked.
+    pub zygote: ZygoteStage,
+    /// When a session last asked for the zygote.
     pub used: Option<Instant>,
-    pub memory: Memory,
-    pool: Pool,
-    /// The bases of all keys that the pool knows.
+    pub memory: FreeMemory,
+    pool: WorkerPool,
+    /// The bases of the pool's keys.
     bases: Vec<Arc<PoolBase>>,
     workers: HashMap<WorkerNo, PooledWorker>,
-    /// Workers that are to be made and to be ended. The task that tends the environments does it.
+    /// Workers to make and to end. The tending task does this.
     to_make: Vec<(WorkerNo, Arc<PoolBase>)>,
     to_end: Vec<PooledWorker>,
     born: Instant,
 }
 
-/// Where a zygote is in its life.
+/// The state of an environment's zygote.
 #[derive(Debug, Default)]
-pub(super) enum Stage {
+pub(super) enum ZygoteStage {
     #[default]
     None,
     Starting,
@@ -62,13 +62,13 @@ impl Environment {
             StartBy::Exec | StartBy::Zygote => 0,
         };
         let born = Instant::now();
-        let state = State {
+        let state = EnvironmentState {
             program: None,
-            zygote: Stage::None,
-            // As if somebody had asked: the first session should find a zygote.
+            zygote: ZygoteStage::None,
+            // The zygote starts with the node, so that the first session finds it ready.
             used: Some(born),
-            memory: Memory::Enough,
-            pool: Pool::new(pool_size),
+            memory: FreeMemory::Enough,
+            pool: WorkerPool::new(pool_size),
             bases: Vec::new(),
             workers: HashMap::new(),
             to_make: Vec::new(),
@@ -78,26 +78,28 @@ impl Environment {
         Self { entry: entry.clone(), pool_size, state: Mutex::new(state) }
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, EnvironmentState> {
         self.state.lock().expect("no holder of this lock can panic")
     }
 
-    /// Whether the base of sessions that ask for nothing special is still to be found.
+    /// Whether the default base (of sessions that use the default policy) must still be computed.
     pub fn lacks_base(&self) -> bool {
         let state = self.lock();
-        self.pool_size > 0 && matches!(state.zygote, Stage::Ready(_)) && state.bases.is_empty()
+        self.pool_size > 0
+            && matches!(state.zygote, ZygoteStage::Ready(_))
+            && state.bases.is_empty()
     }
 
-    /// Whether a zygote or a pooled worker is on its way.
-    pub fn is_on_its_way(&self) -> bool {
+    /// Whether a zygote or a pooled worker is being started.
+    pub fn is_starting(&self) -> bool {
         let state = self.lock();
         match &state.zygote {
-            Stage::None => state.used.is_some(),
-            Stage::Starting => true,
-            Stage::Ready(_) => {
+            ZygoteStage::None => state.used.is_some(),
+            ZygoteStage::Starting => true,
+            ZygoteStage::Ready(_) => {
                 self.pool_size > 0 && (state.bases.is_empty() || !state.pool.is_settled())
             }
-            Stage::Failed { .. } => false,
+            ZygoteStage::Failed { .. } => false,
         }
     }
 
@@ -111,10 +113,10 @@ impl Environment {
             error: None,
         };
         let zygote = match &state.zygote {
-            Stage::None => none,
-            Stage::Starting => ZygoteInfo { state: ZygoteState::Starting, ..none },
-            Stage::Ready(zygote) => zygote.info(),
-            Stage::Failed { why, .. } => {
+            ZygoteStage::None => none,
+            ZygoteStage::Starting => ZygoteInfo { state: ZygoteState::Starting, ..none },
+            ZygoteStage::Ready(zygote) => zygote.info(),
+            ZygoteStage::Failed { why, .. } => {
                 ZygoteInfo { state: ZygoteState::Failed, error: Some(why.clone()), ..none }
             }
         };
@@ -129,17 +131,17 @@ impl Environment {
     }
 }
 
-impl State {
-    /// Whether its zygote is this one.
-    pub fn is_of(&self, number: u64) -> bool {
-        matches!(&self.zygote, Stage::Ready(zygote) if zygote.number() == number)
+impl EnvironmentState {
+    /// Whether the zygote with this number is ready.
+    pub fn has_zygote(&self, number: u64) -> bool {
+        matches!(&self.zygote, ZygoteStage::Ready(zygote) if zygote.number() == number)
     }
 
     /// A pooled worker for a session with this plan.
-    pub fn claim(&mut self, session: &PlannedFor<'_>) -> Option<PooledWorker> {
+    pub fn claim(&mut self, session: &PlannedSession<'_>) -> Option<PooledWorker> {
         let key = self.key_of(session)?;
         loop {
-            let worker = self.apply(Event::Claimed(key))?;
+            let worker = self.apply(PoolEvent::Claimed(key))?;
             if worker.is_alive() {
                 return Some(worker);
             }
@@ -147,19 +149,19 @@ impl State {
         }
     }
 
-    /// The key of a session's plan; none where no pooled worker could become the session's. The pool forgets
-    /// keys that could be the plan's, were the machine as it was when their workers were made.
-    fn key_of(&mut self, session: &PlannedFor<'_>) -> Option<PoolKey> {
-        let fits = |base: &&Arc<PoolBase>| base.is_for(session.plan);
+    /// The pool key of a session's plan. None if no pooled worker can become the session's. Keys that fit
+    /// the plan but are out of date, because files around the sessions have changed, are forgotten.
+    fn key_of(&mut self, session: &PlannedSession<'_>) -> Option<PoolKey> {
+        let fits = |base: &&Arc<PoolBase>| base.fits(session.plan);
         let fitting: Vec<Arc<PoolBase>> = self.bases.iter().filter(fits).cloned().collect();
         for base in fitting {
             if base.is_current(session.around) {
                 return Some(base.key);
             }
-            self.apply(Event::Stale(base.key));
+            self.apply(PoolEvent::Stale(base.key));
         }
-        // A plan may need what no base can have, where the workspace holds the node's own directories.
-        let base = Some(PoolBase::of(session)).filter(|base| base.is_for(session.plan))?;
+        // If the workspace contains the node's own directories, the plan has no base.
+        let base = Some(PoolBase::of(session)).filter(|base| base.fits(session.plan))?;
         Some(self.add_base(base))
     }
 
@@ -170,80 +172,80 @@ impl State {
         key
     }
 
-    /// Sessions with this base are expected.
+    /// Fills the pool for sessions with this base.
     pub fn expect(&mut self, base: PoolBase) {
-        // The zygote may have gone, or a session have come, while the base was looked for.
-        if matches!(self.zygote, Stage::Ready(_)) && self.bases.is_empty() {
+        // The zygote may have ended, or a session may have added a base, while this base was computed.
+        if matches!(self.zygote, ZygoteStage::Ready(_)) && self.bases.is_empty() {
             let key = self.add_base(base);
-            self.apply(Event::Expected(key));
+            self.apply(PoolEvent::Expected(key));
         }
     }
 
-    /// A pooled worker was made, or could not be.
+    /// A pooled worker is ready, or could not be made.
     pub fn made(&mut self, number: WorkerNo, made: Option<PooledWorker>) {
         match made {
             Some(worker) => {
                 self.workers.insert(number, worker);
-                self.apply(Event::Made(number));
+                self.apply(PoolEvent::Made(number));
             }
             None => {
-                self.apply(Event::MakeFailed(number));
+                self.apply(PoolEvent::MakeFailed(number));
             }
         }
     }
 
-    /// Ends pooled workers whose keepers have ended, and lets the pool decide what time has brought.
+    /// Removes pooled workers whose keepers have ended, and steps the pool's clock.
     pub fn tick(&mut self) {
         let dead = self.workers.iter().filter(|(_, worker)| !worker.is_alive());
         for number in dead.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.to_end.extend(self.workers.remove(&number));
-            self.apply(Event::Ended(number));
+            self.apply(PoolEvent::Ended(number));
         }
-        self.apply(Event::Tick);
+        self.apply(PoolEvent::Tick);
     }
 
     /// How long until [`Self::tick`] is due.
     pub fn until_tick(&self) -> Option<Duration> {
-        if !matches!(self.zygote, Stage::Ready(_)) {
+        if !matches!(self.zygote, ZygoteStage::Ready(_)) {
             return None;
         }
         let now = self.born.elapsed();
         self.pool.next_tick(now).map(|at| at.saturating_sub(now))
     }
 
-    /// The workers that are to be made and to be ended.
+    /// Takes the workers to make and the workers to end.
     pub fn take_work(&mut self) -> (Vec<(WorkerNo, Arc<PoolBase>)>, Vec<PooledWorker>) {
         (std::mem::take(&mut self.to_make), std::mem::take(&mut self.to_end))
     }
 
-    /// Ends the zygote if a session can write to where its code came from; whether it stays.
+    /// Ends the zygote if a session can write the directories of its code. Returns whether the zygote stays.
     pub fn keep_if_trusted(&mut self, trust: &Trust) -> bool {
-        let Stage::Ready(zygote) = &self.zygote else { return true };
+        let ZygoteStage::Ready(zygote) = &self.zygote else { return true };
         let Err(why) = zygote.check_trust(trust) else { return true };
-        tracing::warn!(%why, "a zygote is ended");
+        tracing::warn!(%why, "ending a zygote that is not trusted any more");
         self.end_zygote();
-        self.zygote = Stage::Failed { why: Advice(&why).to_string(), since: Instant::now() };
+        self.zygote = ZygoteStage::Failed { why: Advice(&why).to_string(), since: Instant::now() };
         false
     }
 
-    /// Ends the zygote and its pooled workers. Workers that sessions have claimed go on.
+    /// Ends the zygote and its pooled workers. Workers that sessions have claimed keep running.
     pub fn end_zygote(&mut self) {
-        self.zygote = Stage::None;
-        self.apply(Event::ZygoteGone);
+        self.zygote = ZygoteStage::None;
+        self.apply(PoolEvent::ZygoteGone);
     }
 
-    /// Steps the pool, and notes what is to be done; the worker that the pool gives.
-    fn apply(&mut self, event: Event) -> Option<PooledWorker> {
+    /// Steps the pool and queues its effects. Returns the worker that the pool gives to a session.
+    fn apply(&mut self, event: PoolEvent) -> Option<PooledWorker> {
         let mut given = None;
         for effect in self.pool.step(event, self.born.elapsed(), self.memory) {
             match effect {
-                Effect::Give(number) => given = self.workers.remove(&number),
-                Effect::End(number) => self.to_end.extend(self.workers.remove(&number)),
-                Effect::Forget(key) => self.bases.retain(|base| base.key != key),
-                Effect::Make(key, number) => {
+                PoolEffect::Give(number) => given = self.workers.remove(&number),
+                PoolEffect::End(number) => self.to_end.extend(self.workers.remove(&number)),
+                PoolEffect::Forget(key) => self.bases.retain(|base| base.key != key),
+                PoolEffect::Make(key, number) => {
                     match self.bases.iter().find(|base| base.key == key).cloned() {
                         Some(base) => self.to_make.push((number, base)),
-                        None => drop(self.apply(Event::MakeFailed(number))),
+                        None => drop(self.apply(PoolEvent::MakeFailed(number))),
                     }
                 }
             }

@@ -1,9 +1,8 @@
-//! All environments of a node: for each interpreter that the user named, a zygote and a pool. Where an
-//! environment has nothing to give, the session starts as it would without.
+//! All environments of a node: a zygote and a pool for each interpreter that the user named. If an
+//! environment has no worker ready, the session starts by the next strategy.
 //!
-//! A zygote is a program of the user's that is not confined, so it exists only for interpreters that
-//! the user named or has on PATH, and only where no session could have changed what it runs
-//! ([`crate::trust`]).
+//! A zygote is not confined. So it exists only for interpreters that the user named or has on PATH, and
+//! only if no session could have changed the code that it runs ([`crate::trust`]).
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -12,11 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use tokio::sync::{Notify, watch};
-use windlass_procs::Wanted;
+use windlass_procs::HoldMode;
 use windlass_protocol::environments::EnvironmentList;
 
-use super::base::PlannedFor;
-use super::environment::{Environment, Stage};
+use super::environment::{Environment, ZygoteStage};
+use super::pool_base::PlannedSession;
 use super::pooled::PooledWorker;
 use super::zygote::Zygote;
 use crate::config::{Config, StartBy};
@@ -26,22 +25,22 @@ use crate::workers::Recipe;
 #[derive(Debug)]
 pub(super) struct Environments {
     pub start: StartBy,
-    /// Why the user's file is not used.
+    /// Why the user's `environments.json` is not used.
     error: Option<String>,
     pub list: Vec<Environment>,
     trust: Arc<Trust>,
-    /// Something is to be started or ended.
+    /// Wakes the tending task: something must be started or ended.
     pub wanted: Notify,
-    /// Told whenever something has changed that lists show.
+    /// Signals every change of what [`Self::list`] shows.
     pub changed: watch::Sender<()>,
-    /// Zygotes and pooled workers that were begun.
-    begun: AtomicU64,
+    /// How many zygotes and pooled workers were started. The next number comes from here.
+    started: AtomicU64,
 }
 
 impl Environments {
     pub fn new(config: &Config, trust: Arc<Trust>) -> Self {
-        // Into a tree that is held without a namespace no zygote can fork.
-        let start = if config.hold == Wanted::Subreaper { StartBy::Exec } else { config.start };
+        // A zygote cannot fork into a process tree that is held by a subreaper instead of a namespace.
+        let start = if config.hold == HoldMode::Subreaper { StartBy::Exec } else { config.start };
         let entries = config.environments.entries.iter();
         Self {
             start,
@@ -50,12 +49,12 @@ impl Environments {
             trust,
             wanted: Notify::new(),
             changed: watch::Sender::new(()),
-            begun: AtomicU64::new(0),
+            started: AtomicU64::new(0),
         }
     }
 
-    /// The zygote from which a session's workers can be forked, if one is ready that fits. If none is,
-    /// one is started for later sessions.
+    /// The zygote from which a session's workers can be forked, if it is ready and its environment
+    /// variables fit. If it is not ready, it is started for later sessions.
     pub fn zygote_for(&self, recipe: &Recipe) -> Option<Arc<Zygote>> {
         let zygote = self.ready(&recipe.interpreter)?;
         zygote.fits(&recipe.env).then_some(zygote)
@@ -66,7 +65,7 @@ impl Environments {
         self.ready(program)?.connect().ok()
     }
 
-    /// The zygote of this interpreter, if it is ready and what it should be.
+    /// The zygote of this interpreter, if it is ready, up to date and trusted.
     fn ready(&self, program: &Path) -> Option<Arc<Zygote>> {
         if self.start == StartBy::Exec {
             return None;
@@ -76,15 +75,15 @@ impl Environments {
         let mut state = environment.lock();
         state.used = Some(Instant::now());
         let zygote = match &state.zygote {
-            Stage::Ready(zygote) => Some(zygote.clone()),
-            Stage::None => None,
-            Stage::Starting | Stage::Failed { .. } => return None,
+            ZygoteStage::Ready(zygote) => Some(zygote.clone()),
+            ZygoteStage::None => None,
+            ZygoteStage::Starting | ZygoteStage::Failed { .. } => return None,
         };
         let ready = zygote.filter(|zygote| {
             let is_current = zygote.is_current();
             if !is_current {
                 let interpreter = &environment.entry.interpreter;
-                tracing::info!(interpreter, "a zygote is out of date");
+                tracing::info!(interpreter, "the zygote's files have changed; ending the zygote");
                 state.end_zygote();
             }
             is_current && state.keep_if_trusted(&self.trust)
@@ -95,12 +94,14 @@ impl Environments {
         ready
     }
 
-    /// A pooled worker, for a session that [`Self::zygote_for`] gave this zygote to.
-    pub fn claim(&self, zygote: u64, session: &PlannedFor<'_>) -> Option<PooledWorker> {
+    /// A pooled worker for a session. `zygote` is the number of the zygote that [`Self::zygote_for`]
+    /// returned.
+    pub fn claim(&self, zygote: u64, session: &PlannedSession<'_>) -> Option<PooledWorker> {
         if self.start != StartBy::Pool {
             return None;
         }
-        let mut state = self.list.iter().map(Environment::lock).find(|one| one.is_of(zygote))?;
+        let mut state =
+            self.list.iter().map(Environment::lock).find(|one| one.has_zygote(zygote))?;
         let claimed = state.claim(session);
         self.wanted.notify_one();
         claimed
@@ -113,14 +114,14 @@ impl Environments {
 
     pub async fn settled(&self) {
         let mut changed = self.changed.subscribe();
-        while self.list.iter().any(Environment::is_on_its_way) {
+        while self.list.iter().any(Environment::is_starting) {
             if self.start == StartBy::Exec || changed.changed().await.is_err() {
                 return;
             }
         }
     }
 
-    /// There is a new root that sessions can write: ends the zygotes whose code could come from there.
+    /// Sessions can write a new directory: ends the zygotes whose code is there.
     pub fn end_untrusted(&self) {
         for environment in &self.list {
             if !environment.lock().keep_if_trusted(&self.trust) {
@@ -129,7 +130,7 @@ impl Environments {
         }
     }
 
-    /// Ends all zygotes; the pooled workers, to be ended.
+    /// Ends all zygotes. Returns the pooled workers, which the caller must end.
     pub fn shut_down(&self) -> Vec<PooledWorker> {
         let workers = self.list.iter().flat_map(|environment| {
             let mut state = environment.lock();
@@ -140,6 +141,6 @@ impl Environments {
     }
 
     pub fn next_number(&self) -> u64 {
-        self.begun.fetch_add(1, Ordering::Relaxed)
+        self.started.fetch_add(1, Ordering::Relaxed)
     }
 }

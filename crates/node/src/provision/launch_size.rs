@@ -1,5 +1,5 @@
-//! Whether what a keeper would be told is small enough, asked before anything of a session is started.
-//! A client hears what is too large, and its limit.
+//! Checks the size of a launch (plan and environment) before the node starts anything for the session. The
+//! client gets an error with the size and the limit.
 
 use std::collections::BTreeMap;
 
@@ -10,26 +10,27 @@ use windlass_protocol::text::bounded;
 
 use crate::failure::Failure;
 
-/// What a launch has besides plan and environment: ids, times, limits, and a few dozen paths.
+/// Reserved for the rest of a launch: ids, times, limits, and a few dozen paths.
 const REST_BYTES: usize = 256 * 1024;
 
-/// A character takes at most so many bytes in JSON text, and a plan's quotes at most twice theirs.
+/// In JSON text a byte of the environment takes at most [`ESCAPED`] bytes, and a byte of the plan, which is
+/// JSON already, at most [`QUOTED`].
 const ESCAPED: usize = 6;
 const QUOTED: usize = 2;
 
-/// What the kernel counts for each text of an environment besides its bytes.
+/// The kernel also counts a pointer for each variable.
 const POINTER_BYTES: usize = size_of::<usize>();
 
-/// The kernel takes arguments and environment of so many bytes under any stack limit.
+/// The kernel accepts this many bytes of arguments and environment under any stack limit.
 const ALWAYS_TAKEN_BYTES: usize = 128 * 1024;
 
-/// The share of the stack limit that arguments and environment may take.
+/// Arguments and environment may take one part in this many of the stack limit.
 const STACK_SHARE: u64 = 4;
 
-/// Bytes of a name in a message.
+/// Maximum bytes of a variable's name in a message.
 const NAME_SHOWN_BYTES: usize = 100;
 
-/// Checks an environment and a plan that go to a keeper.
+/// Checks the environment and the plan of a launch.
 pub(super) fn check(env: &BTreeMap<String, String>, plan: &str) -> Result<(), Failure> {
     let bytes = environment_bytes(env)?;
     if plan.len() * QUOTED + bytes * ESCAPED + REST_BYTES <= LAUNCH_BYTES_MAX {
@@ -41,12 +42,12 @@ pub(super) fn check(env: &BTreeMap<String, String>, plan: &str) -> Result<(), Fa
     }
     let (plan, limit) = (plan.len(), LAUNCH_BYTES_MAX);
     Err(too_large(format!(
-        "the session cannot be started: its plan has {plan} bytes, its environment {bytes}, and the \
-         two as one message {launch}, over the limit of {limit}"
+        "cannot start the session: its plan has {plan} bytes, its environment {bytes}, and both in one \
+         message {launch}, over the limit of {limit}"
     )))
 }
 
-/// The environment's size as a program gets it.
+/// The size of the environment as `execve` counts it.
 fn environment_bytes(env: &BTreeMap<String, String>) -> Result<usize, Failure> {
     let mut all = 0;
     for (name, value) in env {
@@ -58,7 +59,7 @@ fn environment_bytes(env: &BTreeMap<String, String>) -> Result<usize, Failure> {
             );
             return Err(Failure::new(ErrorCode::BadRequest, message));
         }
-        // With the sign between them and the zero byte at the end.
+        // Plus the `=` and the zero byte at the end.
         let bytes = name.len() + value.len() + 2;
         if bytes > VARIABLE_BYTES_MAX {
             return Err(too_large(format!(
@@ -76,16 +77,15 @@ fn environment_bytes(env: &BTreeMap<String, String>) -> Result<usize, Failure> {
     Ok(all)
 }
 
-/// How large an environment of so many variables can be, beside a few arguments, so that the kernel
-/// still runs a program with it.
+/// The largest environment of `variables` variables with which the kernel still runs a program.
 fn taken_by_kernel(variables: usize) -> usize {
     let share = getrlimit(Resource::Stack).current.map_or(u64::MAX, |stack| stack / STACK_SHARE);
     let share = usize::try_from(share).unwrap_or(usize::MAX).max(ALWAYS_TAKEN_BYTES);
-    // The program's path, its arguments, and what the keeper adds.
+    // The pointers, the program's path, its arguments, and what the keeper adds.
     share.saturating_sub(variables * POINTER_BYTES + ARGUMENT_BYTES)
 }
 
-/// Room for a worker's arguments.
+/// Reserved for the worker's arguments.
 const ARGUMENT_BYTES: usize = 16 * 1024;
 
 fn json_bytes(value: &impl serde::Serialize) -> usize {
@@ -111,8 +111,8 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_may_be_as_long_as_the_kernel_takes_it() {
-        // `BIG=` and a zero byte count.
+    fn a_variable_may_be_as_long_as_the_kernel_allows() {
+        // `BIG=` and the zero byte count too.
         assert_eq!(check(&env(&[("BIG", VARIABLE_BYTES_MAX - 5)]), ""), Ok(()));
         let message = refused(&env(&[("BIG", VARIABLE_BYTES_MAX - 4)]), 0);
         assert!(message.contains("\"BIG\" has 131073 bytes"), "{message}");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_variable_is_a_bad_request() {
+    fn a_malformed_variable_is_a_bad_request() {
         for (name, value) in [("", "v"), ("A=B", "v"), ("A\0", "v"), ("A", "v\0")] {
             let env = BTreeMap::from([(name.to_owned(), value.to_owned())]);
             assert_eq!(check(&env, "").unwrap_err().code, ErrorCode::BadRequest, "{name:?}");

@@ -1,5 +1,5 @@
-//! How a new session is confined: from what its client asks for to the plan that its keeper gets. The
-//! machine is asked once what it can do; each session only what lies around it.
+//! Plans the confinement of a new session: from the client's policy to the plan that the keeper gets. What
+//! the machine can enforce is found once; the files around a session are surveyed for each session.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -7,14 +7,15 @@ use std::sync::{Arc, OnceLock};
 use windlass_confine::plan::{depth, holds_names};
 use windlass_confine::survey::homes;
 use windlass_confine::{
-    Around, Depth, Kept, Machine, Place, Plan, Site, Unreadable, names_at, plan, survey_with,
+    Depth, FileSurvey, MachineSupport, Plan, SharedSurvey, SurveyCache, SurveyInput, Unreadable,
+    names_at, plan, survey_with,
 };
 use windlass_procs::cgroup::CgroupSupport;
 use windlass_protocol::confinement::Isolation;
 use windlass_protocol::policy::{Network, Policy, PolicyRequest, WorkspaceAccess};
 use windlass_protocol::{ErrorCode, SessionId};
 
-use super::base::{PlannedFor, PoolBase};
+use super::pool_base::{PlannedSession, PoolBase};
 use super::session_dir::{self, SessionDir};
 use crate::config::Config;
 use crate::failure::Failure;
@@ -22,30 +23,30 @@ use crate::placeholders::Placeholders;
 use crate::workers::Recipe;
 use windlass_egress::proxy_environment;
 
-/// The private `/tmp` of a session with a view of its own.
+/// The private `/tmp` of a session with its own mount view.
 const PRIVATE_TMP: &str = "/tmp";
 
-/// Plans sessions' confinement.
+/// Plans the confinement of sessions.
 #[derive(Debug)]
 pub(crate) struct Planner {
     config: Arc<Config>,
     cgroups: CgroupSupport,
-    machine: OnceLock<Machine>,
-    /// What was last found around sessions.
-    surroundings: Kept,
-    /// Homes of the machine's users, and directories of programs on PATH.
+    machine: OnceLock<MachineSupport>,
+    /// The cached survey of the files around sessions.
+    surroundings: SurveyCache,
+    /// The home directories of the machine's users, and the directories on PATH.
     homes: Vec<PathBuf>,
     programs: Vec<PathBuf>,
 }
 
 /// A session's plan, and what it was made from.
 #[derive(Debug)]
-pub(super) struct Planned {
+pub(super) struct SessionPlan {
     pub plan: Plan,
-    /// The plan as keepers get it.
+    /// The plan as JSON, for the keeper.
     pub text: String,
-    pub around: Arc<Around>,
-    /// Where the session can write.
+    pub around: Arc<SharedSurvey>,
+    /// The directories that the session can write.
     pub writable: Vec<PathBuf>,
 }
 
@@ -55,19 +56,19 @@ impl Planner {
             config,
             cgroups,
             machine: OnceLock::new(),
-            surroundings: Kept::default(),
+            surroundings: SurveyCache::default(),
             homes: homes::homes(),
             programs: homes::programs(),
         }
     }
 
-    /// What this machine can enforce: found out when it is first asked for, by trying.
-    pub fn machine(&self) -> &Machine {
-        self.machine.get_or_init(|| Machine::with_cgroups(self.cgroups.clone()))
+    /// What this machine can enforce. The first call finds it out by trying.
+    pub fn machine(&self) -> &MachineSupport {
+        self.machine.get_or_init(|| MachineSupport::with_cgroups(self.cgroups.clone()))
     }
 
-    /// Plans a session's confinement, and gives the recipe the environment that belongs to it. Makes the
-    /// session's temporary directory and placeholders, where the plan needs them.
+    /// Plans a session's confinement, and adds its environment variables to the recipe. Makes the session's
+    /// temporary directory and placeholders, if the plan needs them.
     pub(super) fn plan(
         &self,
         id: &SessionId,
@@ -75,7 +76,7 @@ impl Planner {
         dir: &mut SessionDir,
         recipe: &mut Recipe,
         placeholders: &Placeholders,
-    ) -> Result<Planned, Failure> {
+    ) -> Result<SessionPlan, Failure> {
         let machine = self.machine();
         if depth(policy, machine) == Depth::Rules {
             dir.make_tmp(&self.config, self.config.tmp_of(id))?;
@@ -89,24 +90,25 @@ impl Planner {
             survey_with(&self.surroundings, policy, &site, depth(policy, machine));
         let plan = plan(policy, machine, &place)
             .map_err(|error| Failure::new(ErrorCode::NotEnforceable, error.to_string()))?;
-        let text = serde_json::to_string(&plan)
-            .map_err(|error| Failure::internal(&format!("a plan has no JSON: {error}")))?;
+        let text = serde_json::to_string(&plan).map_err(|error| {
+            Failure::internal(&format!("cannot encode a plan as JSON: {error}"))
+        })?;
         if plan.isolation != Isolation::None {
             check_interpreter(&place, recipe)?;
         }
         environment(policy, &plan, dir.tmp.as_deref(), recipe);
-        Ok(Planned { plan, text, around, writable: writable(policy, place) })
+        Ok(SessionPlan { plan, text, around, writable: writable(policy, place) })
     }
 
-    /// The base of sessions whose clients ask for nothing special, before there is such a session.
-    pub(super) fn usual_base(&self, recipe: &Recipe) -> Option<PoolBase> {
+    /// The base of sessions with the default policy, before there is such a session.
+    pub(super) fn default_base(&self, recipe: &Recipe) -> Option<PoolBase> {
         let dir = SessionDir {
             workspace: self.config.workspaces_dir(),
             workspace_is_new: true,
-            family: self.config.rooms_dir(),
+            family_dir: self.config.families_dir(),
             tmp: None,
         };
-        for own in [&dir.workspace, &dir.family] {
+        for own in [&dir.workspace, &dir.family_dir] {
             session_dir::make(&self.config, own, 0o700).ok()?;
         }
         let policy = PolicyRequest::default().resolve().ok()?;
@@ -116,35 +118,36 @@ impl Planner {
             survey_with(&self.surroundings, &policy, &site, depth(&policy, machine));
         let plan = plan(&policy, machine, &place).ok()?;
         let own = [&*place.workspace, place.family.as_deref()?];
-        Some(PoolBase::of(&PlannedFor { plan: &plan, around: &around, own }))
+        Some(PoolBase::of(&PlannedSession { plan: &plan, around: &around, own }))
     }
 
-    /// What the survey looks around for.
-    fn site(&self, recipe: &Recipe, dir: &SessionDir) -> Site {
-        Site {
+    /// The input of the survey for a session.
+    fn site(&self, recipe: &Recipe, dir: &SessionDir) -> SurveyInput {
+        SurveyInput {
             workspace: dir.workspace.clone(),
             workspace_is_new: dir.workspace_is_new,
             program: Some(recipe.program.clone()),
             needed: recipe.needed.clone(),
             tmp: dir.tmp.clone(),
-            family: Some(dir.family.clone()),
+            family: Some(dir.family_dir.clone()),
             hidden: vec![self.config.state_dir.clone(), self.config.runtime_dir.clone()],
             home: std::env::home_dir(),
             homes: self.homes.clone(),
             programs: self.programs.clone(),
-            ..Site::default()
+            ..SurveyInput::default()
         }
     }
 }
 
-/// What a session can write, as it was found when its confinement was planned.
-fn writable(policy: &Policy, place: Place) -> Vec<PathBuf> {
+/// The directories that a session can write, as the survey found them.
+fn writable(policy: &Policy, place: FileSurvey) -> Vec<PathBuf> {
     let workspace = (policy.workspace == WorkspaceAccess::Write).then_some(place.workspace);
     place.writable.into_iter().chain(workspace).collect()
 }
 
-/// Whether the session can read its interpreter. It would not start otherwise, without saying why.
-fn check_interpreter(place: &Place, recipe: &Recipe) -> Result<(), Failure> {
+/// Checks that the session can read its interpreter. Otherwise the worker would fail to start without a
+/// reason.
+fn check_interpreter(place: &FileSurvey, recipe: &Recipe) -> Result<(), Failure> {
     let Err(why) = place.check_readable(&recipe.real) else { return Ok(()) };
     let (interpreter, real) = (recipe.interpreter.display(), recipe.real.display());
     let why = match why {
@@ -152,19 +155,19 @@ fn check_interpreter(place: &Place, recipe: &Recipe) -> Result<(), Failure> {
             "the policy hides {0}; show it (`--show {0}`), or use an interpreter elsewhere",
             hidden.display()
         ),
-        Unreadable::Private(private) => format!(
-            "the session has a private {} of its own; use an interpreter elsewhere",
-            private.display()
-        ),
+        Unreadable::Private(private) => {
+            format!("the session has a private {}; use an interpreter elsewhere", private.display())
+        }
         Unreadable::NotListed => "no readable path of the policy holds it; add one, or name the \
              interpreter in environments.json"
             .to_owned(),
     };
-    let message = format!("cannot run the interpreter {interpreter}: it is {real}, and {why}");
+    let message =
+        format!("cannot run the interpreter {interpreter}: its real path is {real}, and {why}");
     Err(Failure::new(ErrorCode::WorkerFailed, message))
 }
 
-/// What the session's programs are told of where they are.
+/// Adds the environment variables of the policy: allowed ones of the node, `TMPDIR` and the proxy.
 fn environment(policy: &Policy, plan: &Plan, tmp: Option<&Path>, recipe: &mut Recipe) {
     for name in &policy.environment {
         if let Ok(value) = std::env::var(name) {

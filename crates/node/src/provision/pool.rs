@@ -1,14 +1,14 @@
-//! The pool's decisions: which pooled workers to make, give and end. A pure machine: it never starts a
-//! process, and reads no clock. Its owner performs the effects.
+//! The pool's decisions: which pooled workers to make, give and end. A pure machine: it starts no process
+//! and reads no clock. The environment performs its effects.
 //!
-//! A key is the fingerprint of what a pooled worker was built for. Sessions with different policies have
-//! different keys, so the pool holds workers of several keys at once:
+//! A key is the fingerprint of the base that a pooled worker was built for. Sessions with different
+//! policies have different keys, so the pool holds workers of several keys at once:
 //!
 //! - At most [`KEYS_MAX`] keys have workers, `size` each.
 //! - While fewer keys have workers, a new key gets workers from its first claim on.
-//! - After that, a key replaces the least recently used one only if that one was not claimed between the
-//!   key's last two claims. Sessions that alternate over too many policies so do not end each other's
-//!   workers.
+//! - When all are in use, a key replaces the least recently used one, but only if that one was not claimed
+//!   between the key's last two claims. So sessions that alternate over too many policies do not end each
+//!   other's workers.
 
 #[cfg(test)]
 mod tests;
@@ -16,38 +16,38 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Keys that have workers at once.
+/// Maximum number of keys with workers.
 pub(super) const KEYS_MAX: usize = 4;
 
-/// Keys that are known at once, with workers or without.
+/// Maximum number of known keys, with or without workers.
 pub(super) const KEYS_KNOWN_MAX: usize = 2 * KEYS_MAX;
 
-/// Workers that are made at the same time.
+/// Maximum number of workers that are being made at the same time.
 pub(super) const MAKING_MAX: usize = 2;
 
-/// The pool is refilled so long after a claim: the session that claimed comes first. In a row of claims,
-/// the pool is refilled at the latest so long after the first of them.
+/// The pause between a claim and the refill, so that the session that claimed runs first. In a series of
+/// claims the refill starts at the latest [`REFILL_PAUSE_MAX`] after the first claim.
 pub(super) const REFILL_PAUSE: Duration = Duration::from_millis(30);
 pub(super) const REFILL_PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// A row of at least so many claims that are on average no further apart is a rush: the machine is busy
-/// with sessions, and a pooled worker costs more in all than a fork for its session. The pool is then
-/// refilled after the rush, or when the rush has lasted so long.
+/// A rush is a series of at least [`RUSH_CLAIMS`] claims that are on average at most [`RUSH_GAP`] apart.
+/// The machine is then busy with sessions, and a pooled worker costs more in total than a fork for its
+/// session. So the refill starts after the rush, or when the rush has lasted for [`RUSH_PAUSE_MAX`].
 pub(super) const RUSH_PAUSE_MAX: Duration = Duration::from_secs(1);
 pub(super) const RUSH_CLAIMS: u32 = 8;
 pub(super) const RUSH_GAP: Duration = Duration::from_millis(12);
 
-/// After a worker of a key could not be made, no other of that key is made for so long.
+/// The pause after a worker of a key could not be made, before another one of that key is made.
 pub(super) const RETRY: Duration = Duration::from_secs(10);
 
-/// A key that was not claimed for so long loses its workers, unless it is the last that has any.
+/// A key that was not claimed for this long loses its workers, unless it is the last key with workers.
 pub(super) const KEY_IDLE: Duration = Duration::from_secs(5 * 60);
 
-/// The fingerprint of what a pooled worker was built for.
+/// The fingerprint of the base that a pooled worker was built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct PoolKey(pub u64);
 
-/// One pooled worker.
+/// The number of a pooled worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct WorkerNo(pub u64);
 
@@ -55,68 +55,68 @@ pub(super) struct WorkerNo(pub u64);
 pub(super) type Now = Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum PoolEvent {
     /// Sessions with this key are expected.
     Expected(PoolKey),
     /// A session with this key asks for a worker.
     Claimed(PoolKey),
-    /// A worker that was to be made is ready.
+    /// A worker of [`PoolEffect::Make`] is ready.
     Made(WorkerNo),
-    /// A worker that was to be made could not be.
+    /// A worker of [`PoolEffect::Make`] could not be made.
     MakeFailed(WorkerNo),
     /// A pooled worker has ended by itself.
     Ended(WorkerNo),
-    /// What workers of this key were built for is no longer as it was.
+    /// The base of this key is out of date.
     Stale(PoolKey),
-    /// The zygote has ended, or goes.
+    /// The zygote has ended, or is about to be ended.
     ZygoteGone,
     /// Time has passed.
     Tick,
 }
 
-/// What the machine has free.
+/// Whether the machine has memory for more workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Memory {
+pub(super) enum FreeMemory {
     Enough,
-    /// No worker is made, and the least recently used key loses its workers with each tick.
+    /// No worker is made, and with each tick the least recently used key loses its workers.
     Short,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Effect {
-    /// The session that asks gets this worker.
+pub(super) enum PoolEffect {
+    /// Give this worker to the session that claims.
     Give(WorkerNo),
-    /// A worker is to be made. The answer is [`Event::Made`] or [`Event::MakeFailed`].
+    /// Make a worker. The answer is [`PoolEvent::Made`] or [`PoolEvent::MakeFailed`].
     Make(PoolKey, WorkerNo),
-    /// A worker is to be ended.
+    /// End this worker.
     End(WorkerNo),
-    /// The pool forgets this key.
+    /// The pool has forgotten this key: drop its base.
     Forget(PoolKey),
 }
 
-/// See the module's first lines.
+/// See the module documentation.
 #[derive(Debug)]
-pub(super) struct Pool {
-    /// Workers of one key.
+pub(super) struct WorkerPool {
+    /// Workers per key.
     size: usize,
-    keys: Vec<Slot>,
-    /// Claims since the pool was last full.
-    row: Option<Row>,
-    /// Workers that are being made for keys that the pool has forgotten meanwhile.
+    keys: Vec<KeySlot>,
+    /// The claims since the pool was last full.
+    series: Option<ClaimSeries>,
+    /// Workers that are still being made, for keys that the pool has forgotten.
     abandoned: Vec<WorkerNo>,
     next: u64,
 }
 
-/// A row of claims.
+/// A series of claims.
 #[derive(Debug, Clone, Copy)]
-struct Row {
+struct ClaimSeries {
     first: Now,
     last: Now,
     claims: u32,
 }
 
-impl Row {
-    /// Until when the pool is not refilled.
+impl ClaimSeries {
+    /// The refill starts at this time.
     fn paused_until(&self) -> Now {
         let after_last = self.last + REFILL_PAUSE;
         let gaps = self.claims.saturating_sub(1).max(1);
@@ -126,20 +126,21 @@ impl Row {
     }
 }
 
+/// One key with its workers.
 #[derive(Debug)]
-struct Slot {
+struct KeySlot {
     key: PoolKey,
-    /// Whether the key has workers.
+    /// Whether the key has workers, or gets them. Other keys are only remembered.
     filled: bool,
     ready: VecDeque<WorkerNo>,
     making: Vec<WorkerNo>,
     claimed_at: Now,
-    /// When a worker could not be made, until one could.
+    /// When making a worker failed. Cleared when one is made.
     failed_at: Option<Now>,
 }
 
-impl Slot {
-    /// Workers that are to be made now.
+impl KeySlot {
+    /// Number of workers to make now.
     fn missing(&self, size: usize, now: Now) -> usize {
         let is_paused = self.failed_at.is_some_and(|at| at + RETRY > now);
         let has = self.ready.len() + self.making.len();
@@ -151,47 +152,47 @@ impl Slot {
     }
 }
 
-impl Pool {
+impl WorkerPool {
     pub fn new(size: usize) -> Self {
         let (keys, abandoned) = (Vec::new(), Vec::new());
-        Self { size, keys, row: None, abandoned, next: 1 }
+        Self { size, keys, series: None, abandoned, next: 1 }
     }
 
-    /// Decides what follows from an event.
-    pub fn step(&mut self, event: Event, now: Now, memory: Memory) -> Vec<Effect> {
+    /// Takes one event and returns the effects.
+    pub fn step(&mut self, event: PoolEvent, now: Now, memory: FreeMemory) -> Vec<PoolEffect> {
         let mut effects = Vec::new();
         match event {
-            Event::Expected(key) => {
+            PoolEvent::Expected(key) => {
                 let filled = self.filled();
                 self.slot_of(key, now, &mut effects).filled |= filled < KEYS_MAX;
             }
-            Event::Claimed(key) => self.claim(key, now, &mut effects),
-            Event::Made(worker) => match self.made(worker) {
+            PoolEvent::Claimed(key) => self.claim(key, now, &mut effects),
+            PoolEvent::Made(worker) => match self.done_making(worker) {
                 Some(slot) => {
                     slot.failed_at = None;
                     slot.ready.push_back(worker);
                 }
-                None => effects.push(Effect::End(worker)),
+                None => effects.push(PoolEffect::End(worker)),
             },
-            Event::MakeFailed(worker) => {
-                if let Some(slot) = self.made(worker) {
+            PoolEvent::MakeFailed(worker) => {
+                if let Some(slot) = self.done_making(worker) {
                     slot.failed_at = Some(now);
                 }
             }
-            Event::Ended(worker) => {
+            PoolEvent::Ended(worker) => {
                 self.keys.iter_mut().for_each(|slot| slot.ready.retain(|one| *one != worker));
             }
-            Event::Stale(key) => self.forget(|slot| slot.key == key, &mut effects),
-            Event::ZygoteGone => self.forget(|_| true, &mut effects),
-            Event::Tick => self.forget_idle(now, memory, &mut effects),
+            PoolEvent::Stale(key) => self.forget(|slot| slot.key == key, &mut effects),
+            PoolEvent::ZygoteGone => self.forget(|_| true, &mut effects),
+            PoolEvent::Tick => self.forget_idle(now, memory, &mut effects),
         }
-        if memory == Memory::Enough {
+        if memory == FreeMemory::Enough {
             self.refill(now, &mut effects);
         }
         effects
     }
 
-    /// When something is to be decided that no event tells of.
+    /// When the next [`PoolEvent::Tick`] is due, if one is.
     pub fn next_tick(&self, now: Now) -> Option<Now> {
         if self.is_full() {
             return None;
@@ -200,19 +201,19 @@ impl Pool {
         retries.chain(self.paused_until(now)).filter(|at| *at > now).min()
     }
 
-    /// Workers that are ready, and how many there should be.
+    /// The number of ready workers, and the number that the pool aims for.
     pub fn counts(&self) -> (usize, usize) {
         let ready = self.keys.iter().map(|slot| slot.ready.len()).sum();
         (ready, self.filled().max(1) * self.size)
     }
 
-    /// Whether no worker is to come before something happens.
+    /// Whether every key is full, or waits after a failure.
     pub fn is_settled(&self) -> bool {
         let size = self.size;
         self.keys.iter().all(|slot| slot.is_full(size) || slot.failed_at.is_some())
     }
 
-    /// Keys that have workers.
+    /// Number of keys with workers.
     fn filled(&self) -> usize {
         self.keys.iter().filter(|slot| slot.filled).count()
     }
@@ -221,16 +222,16 @@ impl Pool {
         self.keys.iter().all(|slot| slot.is_full(self.size))
     }
 
-    fn claim(&mut self, key: PoolKey, now: Now, effects: &mut Vec<Effect>) {
-        let row = self.row.get_or_insert(Row { first: now, last: now, claims: 0 });
-        *row = Row { last: now, claims: row.claims.saturating_add(1), ..*row };
+    fn claim(&mut self, key: PoolKey, now: Now, effects: &mut Vec<PoolEffect>) {
+        let series = self.series.get_or_insert(ClaimSeries { first: now, last: now, claims: 0 });
+        *series = ClaimSeries { last: now, claims: series.claims.saturating_add(1), ..*series };
         let filled = self.filled();
         let oldest = self.least_recently_used(|slot| slot.filled && slot.key != key);
         let is_known = self.keys.iter().any(|slot| slot.key == key);
         let slot = self.slot_of(key, now, effects);
         let before = std::mem::replace(&mut slot.claimed_at, now);
         if let Some(worker) = slot.ready.pop_front() {
-            effects.push(Effect::Give(worker));
+            effects.push(PoolEffect::Give(worker));
         }
         if slot.filled {
             return;
@@ -246,20 +247,20 @@ impl Pool {
         }
     }
 
-    /// The slot of a key. Where there is none, it is made; the least recently used key that has no
-    /// workers is forgotten for it.
-    fn slot_of(&mut self, key: PoolKey, now: Now, effects: &mut Vec<Effect>) -> &mut Slot {
-        if let Some(place) = self.keys.iter().position(|slot| slot.key == key) {
-            return &mut self.keys[place];
+    /// The slot of a key. A new key gets a new slot. If too many keys are known, the least recently used
+    /// one without workers is forgotten.
+    fn slot_of(&mut self, key: PoolKey, now: Now, effects: &mut Vec<PoolEffect>) -> &mut KeySlot {
+        if let Some(index) = self.keys.iter().position(|slot| slot.key == key) {
+            return &mut self.keys[index];
         }
         if self.keys.len() >= KEYS_KNOWN_MAX
             && let Some((oldest, _)) = self.least_recently_used(|slot| !slot.filled)
         {
             self.forget(|slot| slot.key == oldest, effects);
         }
-        let place = self.keys.len();
+        let index = self.keys.len();
         let ready = VecDeque::new();
-        self.keys.push(Slot {
+        self.keys.push(KeySlot {
             key,
             filled: false,
             ready,
@@ -267,46 +268,46 @@ impl Pool {
             claimed_at: now,
             failed_at: None,
         });
-        &mut self.keys[place]
+        &mut self.keys[index]
     }
 
-    fn least_recently_used(&self, among: impl Fn(&Slot) -> bool) -> Option<(PoolKey, Now)> {
+    fn least_recently_used(&self, among: impl Fn(&KeySlot) -> bool) -> Option<(PoolKey, Now)> {
         let slots = self.keys.iter().filter(|slot| among(slot));
         slots.min_by_key(|slot| slot.claimed_at).map(|slot| (slot.key, slot.claimed_at))
     }
 
-    /// A worker is no longer being made; the slot that it is for, if the pool still knows its key.
-    fn made(&mut self, worker: WorkerNo) -> Option<&mut Slot> {
+    /// A worker is no longer being made. Returns its slot, if the pool still knows the key.
+    fn done_making(&mut self, worker: WorkerNo) -> Option<&mut KeySlot> {
         self.abandoned.retain(|one| *one != worker);
         let slot = self.keys.iter_mut().find(|slot| slot.making.contains(&worker))?;
         slot.making.retain(|one| *one != worker);
         Some(slot)
     }
 
-    fn forget(&mut self, which: impl Fn(&Slot) -> bool, effects: &mut Vec<Effect>) {
+    fn forget(&mut self, which: impl Fn(&KeySlot) -> bool, effects: &mut Vec<PoolEffect>) {
         for slot in self.keys.extract_if(.., |slot| which(slot)) {
-            effects.extend(slot.ready.iter().map(|worker| Effect::End(*worker)));
-            effects.push(Effect::Forget(slot.key));
+            effects.extend(slot.ready.iter().map(|worker| PoolEffect::End(*worker)));
+            effects.push(PoolEffect::Forget(slot.key));
             self.abandoned.extend(slot.making);
         }
     }
 
-    fn forget_idle(&mut self, now: Now, memory: Memory, effects: &mut Vec<Effect>) {
+    fn forget_idle(&mut self, now: Now, memory: FreeMemory, effects: &mut Vec<PoolEffect>) {
         let newest = self.keys.iter().filter(|slot| slot.filled).map(|slot| slot.claimed_at).max();
-        let is_idle = |slot: &Slot| {
+        let is_idle = |slot: &KeySlot| {
             slot.claimed_at + KEY_IDLE <= now && (!slot.filled || Some(slot.claimed_at) < newest)
         };
         self.forget(is_idle, effects);
-        if memory == Memory::Short
+        if memory == FreeMemory::Short
             && let Some((oldest, _)) = self.least_recently_used(|slot| slot.filled)
         {
             self.forget(|slot| slot.key == oldest, effects);
         }
     }
 
-    fn refill(&mut self, now: Now, effects: &mut Vec<Effect>) {
+    fn refill(&mut self, now: Now, effects: &mut Vec<PoolEffect>) {
         if self.is_full() {
-            self.row = None;
+            self.series = None;
             return;
         }
         if self.paused_until(now).is_some() {
@@ -317,7 +318,7 @@ impl Pool {
             if making + self.abandoned.len() >= MAKING_MAX {
                 return;
             }
-            // The key with the fewest workers comes first; of those, the most recently claimed one.
+            // The key that lacks most workers comes first; among equals, the most recently claimed one.
             let size = self.size;
             let next = self
                 .keys
@@ -328,11 +329,11 @@ impl Pool {
             let worker = WorkerNo(self.next);
             self.next += 1;
             slot.making.push(worker);
-            effects.push(Effect::Make(slot.key, worker));
+            effects.push(PoolEffect::Make(slot.key, worker));
         }
     }
 
     fn paused_until(&self, now: Now) -> Option<Now> {
-        Some(self.row?.paused_until()).filter(|until| *until > now)
+        Some(self.series?.paused_until()).filter(|until| *until > now)
     }
 }

@@ -1,5 +1,5 @@
-//! A pooled worker: a worker that is forked before a session asks, with its keeper, its namespaces and its
-//! cgroups. No session's code has run in a pooled worker, and no used worker is put back.
+//! A pooled worker: a worker that is forked before a session asks for it, with its keeper, its namespaces
+//! and its cgroups. No session's code has run in a pooled worker, and no used worker goes back to the pool.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,53 +16,54 @@ use windlass_protocol::policy::Limits;
 use windlass_protocol::{SessionId, parts};
 
 use super::Zygote;
-use super::base::PoolBase;
+use super::pool_base::PoolBase;
 use crate::cgroups::SessionCgroups;
 use crate::keepers::{self, Keepers};
 use crate::passing;
 
-/// How long a keeper may take to fork its pooled worker.
+/// How long a keeper may take to prepare its pooled worker.
 const PREPARED_WAIT: Duration = Duration::from_secs(20);
 
-/// The limits come with the session. Until then only our own code runs.
+/// A pooled worker has no limits: it runs only Windlass's own code. A claim sets the session's limits.
 const UNLIMITED: Limits =
     Limits { memory_bytes: None, cpu_percent: None, processes: None, ..Limits::DEFAULT };
 
-/// See the module's first lines. It must be ended by [`Self::end`], unless a session gets it.
+/// See the module documentation. It must be ended by [`Self::end`], unless a session claims it.
 #[derive(Debug)]
 pub(super) struct PooledWorker {
-    /// The name of its keeper until a session has it.
+    /// The keeper's name until a session claims the worker.
     id: SessionId,
     socket: PathBuf,
     cgroups: Vec<PathBuf>,
-    /// The keeper ends when this closes before a node has attached, which it may do here.
+    /// The connection to the keeper. The node attaches on it when a session claims the worker. If it closes
+    /// before that, the keeper ends.
     line: UnixStream,
 }
 
-/// What a session gets of a pooled worker.
+/// What a session gets when it claims a pooled worker.
 #[derive(Debug)]
-pub(super) struct Claimed {
+pub(super) struct ClaimedWorker {
     pub socket: PathBuf,
     pub cgroups: Vec<PathBuf>,
     /// The connection that the keeper waits on.
     pub line: OwnedFd,
 }
 
-/// What pooled workers are made with.
+/// The parts of the node that start keepers and make cgroups.
 #[derive(Debug, Clone)]
 pub(super) struct Makers {
     pub keepers: Arc<Keepers>,
     pub cgroups: Arc<SessionCgroups>,
 }
 
-/// Why there is no pooled worker.
+/// Why a pooled worker cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PoolError {
-    #[error("its cgroups cannot be made: {0}")]
+    #[error("cannot make its cgroups: {0}")]
     Cgroups(io::Error),
     #[error(transparent)]
-    Keeper(#[from] keepers::StartError),
-    #[error("its keeper cannot be reached: {0}")]
+    Keeper(#[from] keepers::KeeperStartError),
+    #[error("cannot reach its keeper: {0}")]
     Reach(io::Error),
     #[error("its keeper has ended")]
     Ended,
@@ -71,7 +72,7 @@ pub(super) enum PoolError {
 }
 
 impl PooledWorker {
-    /// Has a keeper started that forks a worker for sessions with this base.
+    /// Starts a keeper that forks a worker for sessions with this base.
     pub async fn make(
         makers: Makers,
         id: SessionId,
@@ -81,11 +82,12 @@ impl PooledWorker {
         let lost = |error: tokio::task::JoinError| PoolError::Reach(io::Error::other(error));
         let begun = {
             let makers = makers.clone();
-            // It touches the disk and starts a process: not on the thread that serves turns.
+            // This writes to the disk and starts a process, so it must not block the thread that serves
+            // turns.
             tokio::task::spawn_blocking(move || begin(&makers, id, &zygote, &base))
         };
         let worker = begun.await.map_err(lost)??;
-        match hear_prepared(&worker.line).await {
+        match wait_prepared(&worker.line).await {
             Ok(()) => Ok(worker),
             Err(error) => {
                 let _ = tokio::task::spawn_blocking(move || worker.end(&makers)).await;
@@ -94,21 +96,22 @@ impl PooledWorker {
         }
     }
 
-    /// A keeper says nothing while its worker is in the pool; what can be read is its end.
+    /// Whether the keeper lives. It sends nothing while its worker is in the pool, so anything that can be
+    /// read means that it has ended.
     pub fn is_alive(&self) -> bool {
         let mut byte = [0; 1];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         matches!(rustix::net::recv(&self.line, &mut byte[..], flags), Err(rustix::io::Errno::AGAIN))
     }
 
-    /// Makes the worker a session's: its keeper is found under the session's name, and its cgroups have
-    /// the session's limits.
+    /// Makes the worker a session's: renames the keeper's socket to the session's name, and sets the
+    /// session's limits on the cgroups.
     pub fn become_session(
         self,
         makers: &Makers,
         session: &SessionId,
         limits: &Limits,
-    ) -> io::Result<Claimed> {
+    ) -> io::Result<ClaimedWorker> {
         let socket = makers.keepers.socket_of(session);
         let renamed = std::fs::rename(&self.socket, &socket)
             .and_then(|()| makers.cgroups.limit(&self.cgroups, limits));
@@ -117,13 +120,13 @@ impl PooledWorker {
             self.end(makers);
             return Err(error);
         }
-        makers.keepers.starting.rename(&self.id, session);
-        Ok(Claimed { socket, cgroups: self.cgroups, line: self.line.into() })
+        makers.keepers.processes.rename(&self.id, session);
+        Ok(ClaimedWorker { socket, cgroups: self.cgroups, line: self.line.into() })
     }
 
-    /// Ends the worker with its keeper. May wait a little for the keeper's process to be gone.
+    /// Ends the worker and its keeper. May block for a moment until the keeper's process is gone.
     pub fn end(self, makers: &Makers) {
-        // The keeper would go by itself when its line closes, unless somebody has stopped it.
+        // The keeper ends by itself when its connection closes, unless it was stopped (SIGSTOP).
         makers.keepers.end_unanswered(&self.id, &self.socket);
         makers.cgroups.remove(&self.cgroups);
     }
@@ -137,7 +140,7 @@ fn begin(
 ) -> Result<PooledWorker, PoolError> {
     let cgroups = makers.cgroups.make(&id, &UNLIMITED).map_err(PoolError::Cgroups)?;
     let socket = makers.keepers.start(&id).inspect_err(|_| makers.cgroups.remove(&cgroups))?;
-    match tell(&socket, zygote, base, &cgroups) {
+    match send_prepare(&socket, zygote, base, &cgroups) {
         Ok(line) => Ok(PooledWorker { id, socket, cgroups, line }),
         Err(error) => {
             makers.keepers.end_unanswered(&id, &socket);
@@ -147,8 +150,8 @@ fn begin(
     }
 }
 
-/// Tells a keeper to fork a worker.
-fn tell(
+/// Sends a keeper the command to prepare a worker.
+fn send_prepare(
     socket: &PathBuf,
     zygote: &Zygote,
     base: &PoolBase,
@@ -166,7 +169,7 @@ fn tell(
     Ok(line)
 }
 
-async fn hear_prepared(line: &UnixStream) -> Result<(), PoolError> {
+async fn wait_prepared(line: &UnixStream) -> Result<(), PoolError> {
     let line = line.try_clone().and_then(tokio::net::UnixStream::from_std);
     let heard = read_prepared(line.map_err(PoolError::Reach)?);
     tokio::time::timeout(PREPARED_WAIT, heard).await.unwrap_or(Err(PoolError::TooSlow))

@@ -1,5 +1,5 @@
-//! What the node makes on disk for one session: its workspace, the directory for its twins, and its
-//! temporary directory.
+//! The session directory: what the node makes on disk for one session. This is its workspace, its family
+//! directory and its temporary directory.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,22 +11,22 @@ use windlass_protocol::{ErrorCode, SessionId};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::session_dirs;
-use crate::trust::{Places, Trust, way};
+use crate::trust::{CodeDirs, Trust, way};
 
 /// The directories of one session.
 #[derive(Debug, Clone)]
 pub(crate) struct SessionDir {
     pub workspace: PathBuf,
-    /// The workspace was made for this session; otherwise it is the client's.
+    /// The node made the workspace for this session. Otherwise the client named it.
     pub workspace_is_new: bool,
-    /// Where the directories of its twins are made.
-    pub family: PathBuf,
-    /// Its temporary directory, where it has no private `/tmp`.
+    /// The family directory. It is the session's first room: its twins' directories are made in it.
+    pub family_dir: PathBuf,
+    /// Its temporary directory, if it has no private `/tmp`.
     pub tmp: Option<PathBuf>,
 }
 
 impl SessionDir {
-    /// Makes them, but for the temporary directory.
+    /// Makes the directories, except the temporary one.
     pub fn make(
         config: &Config,
         trust: &Trust,
@@ -42,10 +42,10 @@ impl SessionDir {
                 fresh
             }
         };
-        let family = session_dirs::make(config, id).map_err(|error| {
-            Failure::while_making("cannot create the session's directory for twins", &error)
+        let family_dir = session_dirs::make(config, id).map_err(|error| {
+            Failure::while_making("cannot create the session's family directory", &error)
         })?;
-        Ok(Self { workspace, workspace_is_new: wanted.workspace.is_none(), family, tmp: None })
+        Ok(Self { workspace, workspace_is_new: wanted.workspace.is_none(), family_dir, tmp: None })
     }
 
     /// Makes the temporary directory.
@@ -57,26 +57,26 @@ impl SessionDir {
         Ok(())
     }
 
-    /// Removes what was made for a session that does not come to be. An empty workspace stays: it may be
-    /// that of an earlier session of the same id.
+    /// Removes the directories of a session that is not made. An empty workspace stays: it may be of an
+    /// earlier session with the same id.
     pub fn remove(&self, config: &Config) {
         if let Some(tmp) = &self.tmp {
             session_dirs::remove(config, tmp);
         }
-        session_dirs::remove_empty(config, &self.family);
+        session_dirs::remove_empty(config, &self.family_dir);
     }
 }
 
-/// Makes one of the node's own directories, where it is missing.
+/// Makes a directory in the node's state directory, if it is missing.
 pub(super) fn make(config: &Config, path: &Path, mode: u32) -> io::Result<()> {
     let state = session_dirs::state(config)?;
     state.make_directory(session_dirs::inside(config, path)?, mode).map(drop)
 }
 
-/// Where a client's workspace really is. A link on the way must not be one that a session could have
-/// put there: it would choose the directory in which the next session works. The path is resolved once,
-/// so a link that is swapped meanwhile is not followed. It is recorded without links, so that a link that
-/// is on it later is known to have been put there since.
+/// Resolves the workspace that a client named. A symlink on the path must not be one that a session could
+/// have made, because it would choose the directory of the next session. The path is resolved once, so a
+/// symlink that is swapped meanwhile is not followed. The recorded path has no symlinks, so a symlink found
+/// on it later was made since then.
 fn client_workspace(named: &str, trust: &Trust) -> Result<PathBuf, Failure> {
     let refused =
         |why: String| Failure::new(ErrorCode::BadRequest, format!("the workspace {named:?} {why}"));
@@ -88,11 +88,11 @@ fn client_workspace(named: &str, trust: &Trust) -> Result<PathBuf, Failure> {
             .unwrap_or_else(|| refused(format!("is not a directory: {error}")))
     };
     let way = way::resolve(Path::new(named)).map_err(|error| unusable(&error))?;
-    let places = Places { directories: way.with_links, ..Places::default() };
+    let places = CodeDirs { directories: way.with_links, ..CodeDirs::default() };
     if let Err(why) = trust.check(&places) {
         let real = way.real.display();
         return Err(refused(format!(
-            "leads through a link: {why}; name the directory itself, {real}"
+            "leads through a symlink: {why}; name the directory itself, {real}"
         )));
     }
     Directory::recorded(&way.real).map_err(|error| unusable(&error))?;

@@ -1,4 +1,4 @@
-//! One zygote as the node sees it: how it is started, what it said, and how it ends.
+//! One zygote: how the node starts it, reads its ready message, connects keepers to it, and ends it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,60 +15,62 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Signal, pidfd_send_signal};
 use windlass_protocol::environments::{ZygoteInfo, ZygoteState};
 
-use super::marks::Marks;
+use super::file_stamps::FileStamps;
 use crate::keepers::Keepers;
-use crate::nursery::Born;
+use crate::nursery::NurseryChild;
 use crate::passing;
-use crate::trust::{Advice, Distrust, Places, Trust};
+use crate::trust::{Advice, CodeDirs, Distrust, Trust};
 use crate::workers::ZygoteRecipe;
 
 /// How long the imports of a preload list may take.
 const READY_WAIT: Duration = Duration::from_secs(120);
 
-/// What comes with the list of roots that sessions can write.
+/// The message that carries the list of roots that sessions can write.
 const ROOTS: &[u8] = b"R";
 
-/// What comes with a keeper's connection.
+/// The message that carries a keeper's connection.
 const CONNECTION: &[u8] = b"C";
 
-/// The longest word of a zygote.
-const WORD_BYTES_MAX: usize = 64 * 1024;
+/// The longest ready message of a zygote.
+const READY_BYTES_MAX: usize = 64 * 1024;
 
-/// A zygote that is ready. It is ended when this is dropped.
+/// A zygote that is ready. Dropping this ends the zygote.
 #[derive(Debug)]
 pub(crate) struct Zygote {
-    /// Which of all this is.
+    /// Unique among the zygotes and pooled workers of this node.
     number: u64,
-    process: Born,
+    process: NurseryChild,
     /// The node's end of the socket to the zygote, which only the node holds. The kernel closes the
     /// other end when the zygote ends. Requests reach the zygote only through here.
     control: OwnedFd,
     env: BTreeMap<String, String>,
     reads_at_start: fn(&str) -> bool,
     missing: Vec<String>,
-    marks: Marks,
+    stamps: FileStamps,
     /// The directories from which the zygote loaded its code.
-    trusted: Places,
+    trusted: CodeDirs,
     /// The generation of writable roots at the last check. None of those roots could change the
     /// directories in `trusted`.
     generation: AtomicU64,
 }
 
-/// Why there is no zygote.
+/// Why a zygote cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ZygoteError {
     #[error("{act}: {cause}")]
     Start { act: &'static str, cause: io::Error },
-    #[error("it ended before it was ready; keepers.log in the state directory has its last words")]
+    #[error(
+        "the zygote ended before it was ready; keepers.log in the state directory has its last output"
+    )]
     Ended,
-    #[error("it was not ready after {READY_WAIT:?}")]
+    #[error("the zygote was not ready after {READY_WAIT:?}; shorten its preload list")]
     TooSlow,
     #[error("{0}")]
     Untrusted(String),
 }
 
 impl Zygote {
-    /// Starts one and waits until it is ready. Not for a thread that others wait for.
+    /// Starts a zygote and waits until it is ready. Blocks for as long as its imports take.
     pub(super) fn start(
         keepers: &Keepers,
         trust: &Trust,
@@ -77,13 +79,13 @@ impl Zygote {
     ) -> Result<Self, ZygoteError> {
         let failed = |act| move |cause| ZygoteError::Start { act, cause };
         let log = keepers.log().map_err(failed("open the log"))?;
-        let ZygoteRecipe { argv, env, reads_at_start, places, trusted } = recipe;
+        let ZygoteRecipe { argv, env, reads_at_start, sources, trusted } = recipe;
         let generation = AtomicU64::new(trust.generation());
-        // Until the zygote has loaded its modules, no session may start that can write there.
+        // Until the zygote has loaded its modules, no session may start that can write their directories.
         let _in_use = trust.hold(&trusted).map_err(|why| distrusted(&why))?;
         let started = keepers.nursery.zygote(&argv, &env, Path::new("/"), log.as_fd());
-        let (process, control) = started.map_err(failed("start it"))?;
-        let (marks, missing) = (Marks::of(places), Vec::new());
+        let (process, control) = started.map_err(failed("start the zygote"))?;
+        let (stamps, missing) = (FileStamps::of(sources), Vec::new());
         let mut zygote = Self {
             number,
             process,
@@ -91,18 +93,18 @@ impl Zygote {
             env,
             reads_at_start,
             missing,
-            marks,
+            stamps,
             trusted,
             generation,
         };
-        zygote.tell_roots(trust).map_err(failed("tell it what sessions can write"))?;
-        zygote.hear_ready()?;
+        zygote.send_roots(trust).map_err(failed("send the zygote the writable roots"))?;
+        zygote.wait_ready()?;
         trust.check(&zygote.trusted).map_err(|why| distrusted(&why))?;
         Ok(zygote)
     }
 
     /// Sends the zygote the roots that sessions can write, so that it refuses modules from there.
-    fn tell_roots(&self, trust: &Trust) -> io::Result<()> {
+    fn send_roots(&self, trust: &Trust) -> io::Result<()> {
         let text = match trust.roots() {
             Some(roots) => {
                 let roots = roots.iter().map(|root| root.as_os_str().as_encoded_bytes());
@@ -115,8 +117,8 @@ impl Zygote {
         passing::send(&self.control, ROOTS, file.as_fd()).map(drop)
     }
 
-    /// A connection over which the zygote can be asked for one worker. The zygote serves whatever
-    /// process holds it, so the node passes it to a keeper only.
+    /// A connection over which a process can ask the zygote for one worker. The zygote serves every process
+    /// that holds the connection, so the node passes it only to a keeper.
     pub fn connect(&self) -> io::Result<OwnedFd> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -124,15 +126,15 @@ impl Zygote {
         Ok(ours)
     }
 
-    fn hear_ready(&mut self) -> Result<(), ZygoteError> {
+    fn wait_ready(&mut self) -> Result<(), ZygoteError> {
         let timeout = Timespec::try_from(READY_WAIT).map_err(|_| ZygoteError::TooSlow)?;
-        let heard = poll(&mut [PollFd::new(&self.control, PollFlags::IN)], Some(&timeout));
-        if !matches!(heard, Ok(1..)) {
+        let polled = poll(&mut [PollFd::new(&self.control, PollFlags::IN)], Some(&timeout));
+        if !matches!(polled, Ok(1..)) {
             return Err(ZygoteError::TooSlow);
         }
-        let mut word = vec![0; WORD_BYTES_MAX];
-        let read = rustix::io::read(&self.control, &mut word[..]).unwrap_or(0);
-        let text = String::from_utf8_lossy(&word[..read]);
+        let mut message = vec![0; READY_BYTES_MAX];
+        let read = rustix::io::read(&self.control, &mut message[..]).unwrap_or(0);
+        let text = String::from_utf8_lossy(&message[..read]);
         let mut lines = text.lines();
         if lines.next() != Some("ready") {
             return Err(ZygoteError::Ended);
@@ -141,7 +143,7 @@ impl Zygote {
             if let Some(missing) = line.strip_prefix("missing ") {
                 self.missing.push(missing.to_owned());
             } else if let Some(path) = line.strip_prefix("path ") {
-                self.marks.add(path.into());
+                self.stamps.add(path.into());
                 // A directory of `sys.path` that the node did not know before the zygote ran.
                 self.trusted.add_named(Path::new(path)).map_err(|why| distrusted(&why.into()))?;
             }
@@ -153,12 +155,13 @@ impl Zygote {
         self.number
     }
 
-    /// A socket that is readable when it has ended.
+    /// A socket that is readable when the zygote has ended.
     pub fn end(&self) -> io::Result<UnixStream> {
         Ok(self.control.try_clone()?.into())
     }
 
-    /// Whether a session with this environment gets what it would get without a zygote.
+    /// Whether a session with these environment variables can use the zygote: the variables that an
+    /// interpreter reads only when it starts must be the same.
     pub fn fits(&self, env: &BTreeMap<String, String>) -> bool {
         start_alike(&self.env, env, self.reads_at_start)
     }
@@ -173,9 +176,9 @@ impl Zygote {
         Ok(())
     }
 
-    /// Whether what it was made of is still what is there.
+    /// Whether the interpreter and the module directories have not changed since the zygote started.
     pub fn is_current(&self) -> bool {
-        self.marks.are_current()
+        self.stamps.are_current()
     }
 
     pub fn info(&self) -> ZygoteInfo {
@@ -192,12 +195,12 @@ impl Zygote {
 
 impl Drop for Zygote {
     fn drop(&mut self) {
-        // One that has ended already is as it should be.
+        // This fails if the zygote has ended already, which is fine.
         let _ = pidfd_send_signal(&self.process.handle, Signal::KILL);
     }
 }
 
-/// Whether two environments are the same to whatever reads them when it starts.
+/// Whether two environments have the same values for the variables that are read at the start.
 fn start_alike(
     one: &BTreeMap<String, String>,
     other: &BTreeMap<String, String>,
@@ -226,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_at_the_start_must_be_alike() {
+    fn variables_that_are_read_at_the_start_must_be_the_same() {
         let zygote = variables(&[("HOME", "/a"), ("PATH", "/bin")]);
         let with = |name, value| {
             let mut all = zygote.clone();

@@ -1,41 +1,40 @@
-//! The task that owns one session. Each round it takes what happened, decides (the lifecycle's
-//! pure step), records what was decided, and only then acts: a client or a keeper never learns
-//! what is not in the journal.
+//! The task that owns one session. Each round it takes one event, decides (the pure step of the
+//! lifecycle), writes the decision to the journal, and only then acts. So a client or a keeper never
+//! learns anything that is not in the journal.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
-use windlass_lifecycle::{Effect, Event, Session as Machine};
+use windlass_lifecycle::{SessionEffect, SessionEvent, SessionMachine};
 use windlass_protocol::api::TurnState;
 use windlass_protocol::{ErrorCode, SessionId, TurnId, TurnNo};
 
 use super::Request;
 use super::calls::ToolCalls;
-use super::effects::Reported;
 use super::fork::ForkSide;
-use super::journal_side::{JournalSide, Written, fail_cut_turns};
-use super::keeper_link::Filled;
+use super::journal_side::{JournalSide, JournalWrite, fail_cut_turns};
+use super::keeper_link::LinkActivity;
 use super::keeper_side::KeeperSide;
 use super::leaving::leave;
 use super::lifetime::Lifetime;
 use super::public_view::PublicView;
-use super::round::Round;
+use super::round::{Round, TurnEndReport};
 use super::turn_queue::TurnQueue;
-use super::turns::{Extent, Snapshot};
+use super::turns::{OutputExtent, Snapshot};
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// Reads from the keeper before a timer's moment is acted on: a keeper that never stops talking does not keep
-/// a deadline from passing.
+/// Maximum number of reads from the keeper before the owner acts on a timer. A keeper that sends without a
+/// pause cannot delay a deadline.
 const READS_BEFORE_TIME_MAX: u32 = 16;
 
 /// The owner of one session.
 pub(crate) struct Actor {
     pub(super) id: SessionId,
     pub(super) context: Arc<Context>,
-    pub(super) machine: Machine,
+    pub(super) machine: SessionMachine,
     pub(super) inbox: mpsc::Receiver<Request>,
     pub(super) round: Round,
     pub(super) journal: JournalSide,
@@ -47,17 +46,17 @@ pub(crate) struct Actor {
     pub(super) life: Lifetime,
 }
 
-/// What ends the task.
-pub(super) enum Leave {
+/// Why the owner task ends.
+pub(super) enum LeaveReason {
     /// The session is over.
     Ended,
-    /// A newer node has the keeper, or this node stops: the session lives on without us.
+    /// A newer node has the keeper, or this node stops. The session goes on without this node.
     Released(Option<oneshot::Sender<()>>),
 }
 
-/// What whoever caused an event is to be told, besides what is recorded and done.
+/// What the sender of an event is told, besides what is recorded and done.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum EventVerdict {
     Done,
     Refused(ErrorCode),
 }
@@ -69,14 +68,14 @@ impl Actor {
                 break left;
             }
             if self.machine.is_ended() {
-                break Leave::Ended;
+                break LeaveReason::Ended;
             }
         };
         leave(self, left).await;
     }
 
-    /// Waits for one thing to happen and deals with it whole.
-    async fn round(&mut self) -> Option<Leave> {
+    /// Waits for one event and handles it completely.
+    async fn round(&mut self) -> Option<LeaveReason> {
         let dues = [
             self.queue.next_due(),
             self.keeper.due(),
@@ -85,37 +84,38 @@ impl Actor {
             self.calls.next_deadline(),
         ];
         let next = dues.into_iter().flatten().min();
-        // In no fixed order: neither a flood of output nor one of requests shuts out the other.
+        // `select!` picks in random order, so a flood of output cannot starve requests, nor the reverse.
         tokio::select! {
             filled = self.keeper.link.fill() => self.hear_keeper(filled),
             request = self.inbox.recv() => match request {
                 Some(request) => self.serve(request),
-                None => Some(Leave::Released(None)),
+                None => Some(LeaveReason::Released(None)),
             },
             () = self.fork.released(), if self.fork.is_held() => {
-                self.fork.let_go();
-                self.apply(Event::HoldReleased);
+                self.fork.release();
+                self.apply(SessionEvent::HoldReleased);
                 self.commit();
                 None
             }
             () = self.life.alarm.rings(next) => {
-                // A node that did not run for a while has messages waiting that are older than this moment.
-                let leave = self.hear_what_has_come().await;
+                // If the node was stopped for a while, the keeper's messages are older than the timer: read
+                // them first.
+                let leave = self.read_pending().await;
                 self.pass_time();
                 leave
             }
         }
     }
 
-    /// Takes in what the keeper has sent by now, a bounded number of reads of it.
-    async fn hear_what_has_come(&mut self) -> Option<Leave> {
+    /// Reads what the keeper has sent by now, with a bounded number of reads.
+    async fn read_pending(&mut self) -> Option<LeaveReason> {
         for _ in 0..READS_BEFORE_TIME_MAX {
             let filled = tokio::select! {
                 biased;
                 filled = self.keeper.link.fill() => filled,
                 () = std::future::ready(()) => return None,
             };
-            let closed = filled == Filled::Closed;
+            let closed = filled == LinkActivity::Closed;
             if let leave @ Some(_) = self.hear_keeper(filled) {
                 return leave;
             }
@@ -126,18 +126,18 @@ impl Actor {
         None
     }
 
-    fn hear_keeper(&mut self, filled: Filled) -> Option<Leave> {
+    fn hear_keeper(&mut self, filled: LinkActivity) -> Option<LeaveReason> {
         match filled {
-            Filled::Some => {
-                self.keeper.is_heard();
+            LinkActivity::Received => {
+                self.keeper.has_sent();
                 self.take_messages()
             }
-            Filled::Room => {
+            LinkActivity::Writable => {
                 self.calls.send_waiting(&mut self.keeper);
                 self.commit();
                 None
             }
-            Filled::Closed => {
+            LinkActivity::Closed => {
                 self.keeper_hung_up();
                 None
             }
@@ -154,13 +154,13 @@ impl Actor {
         }
         self.calls.pass_deadlines(now, &self.context, &mut self.round);
         if self.keeper.patience_passed(now) {
-            self.lose_keeper("it did not answer in time");
+            self.lose_keeper("the keeper did not answer in time");
         }
         if self.life.wall_time_passed(now) {
             let wall_s = self.life.wall_s.unwrap_or_default();
             let reached = self.queue.limits.wall_time_passed(wall_s);
             self.round.record(self.machine.current(), reached, Bytes::new());
-            self.apply(Event::WallTimePassed);
+            self.apply(SessionEvent::WallTimePassed);
         }
         let retried = self.journal.retry(now, &mut self.keeper.link.half);
         self.count_failed(retried);
@@ -170,10 +170,10 @@ impl Actor {
         self.commit();
     }
 
-    /// Ends the session if nobody has used it for its idle timeout.
+    /// Ends the session if no client has used it for its idle timeout.
     fn pass_idle_time(&mut self, now: Instant) {
-        // An owner's tool host is looked for only here: the session stays up to twice its timeout after
-        // such a host has gone.
+        // A tool host of the whole owner is looked for only here. So the session stays for up to twice its
+        // timeout after such a host has disconnected.
         let owner = self.calls.caller.owner.as_ref();
         let is_about_to_be_used = !self.inbox.is_empty()
             || self.fork.is_held()
@@ -182,41 +182,41 @@ impl Actor {
             return self.life.idle.put_off(now);
         }
         if self.life.idle.has_passed(now) {
-            self.apply(Event::IdlePassed);
+            self.apply(SessionEvent::IdlePassed);
             if !self.machine.is_ended() {
-                // A turn runs, or a worker starts.
+                // The machine refused: a turn runs, or a worker starts.
                 self.life.idle.put_off(now);
             }
         }
     }
 
-    /// One decision: the machine moves on, and its effects become records and acts.
-    pub(super) fn apply(&mut self, event: Event) -> Verdict {
+    /// Steps the machine and plans its effects as records and acts.
+    pub(super) fn apply(&mut self, event: SessionEvent) -> EventVerdict {
         self.apply_reported(event, &mut None)
     }
 
-    /// The same. `reported` is what the keeper said of the turn that the event is about; the turn's end
-    /// takes it.
+    /// Like [`Self::apply`]. `reported` is the keeper's report of the turn that the event is about; finishing
+    /// the turn takes it out.
     pub(super) fn apply_reported(
         &mut self,
-        event: Event,
-        reported: &mut Option<Reported>,
-    ) -> Verdict {
+        event: SessionEvent,
+        reported: &mut Option<TurnEndReport>,
+    ) -> EventVerdict {
         let (machine, effects) = std::mem::take(&mut self.machine).step(event);
         self.machine = machine;
-        let mut verdict = Verdict::Done;
+        let mut verdict = EventVerdict::Done;
         for effect in effects {
             match effect {
-                Effect::Refuse { code, .. }
-                | Effect::RefuseInterrupt { code, .. }
-                | Effect::RefuseInput { code, .. } => verdict = Verdict::Refused(code),
+                SessionEffect::Refuse { code, .. }
+                | SessionEffect::RefuseInterrupt { code, .. }
+                | SessionEffect::RefuseInput { code, .. } => verdict = EventVerdict::Refused(code),
                 effect => self.plan(effect, reported),
             }
         }
         verdict
     }
 
-    /// Writes this round's records, then does what they allow.
+    /// Writes this round's records, then performs its acts.
     pub(super) fn commit(&mut self) {
         self.write_records();
         loop {
@@ -224,7 +224,7 @@ impl Actor {
                 for act in std::mem::take(&mut self.round.acts) {
                     self.perform(act);
                 }
-                // A call that could not be passed on has ended with a record of its own.
+                // A tool call that could not be passed on has added a record.
                 self.write_records();
             }
             match self.keeper.take_failure() {
@@ -234,16 +234,16 @@ impl Actor {
             self.write_records();
         }
         if self.journal.is_settled() {
-            self.queue.turns.let_go_of_recorded();
+            self.queue.turns.drop_recorded();
         }
-        if !self.machine.owes_reset() {
+        if !self.machine.has_pending_reset() {
             self.fork.resets_done();
         }
         self.publish();
         self.keeper.flush();
     }
 
-    /// Writes this round's records. What cannot be written is owed, and the running turn stopped.
+    /// Writes this round's records. Records that cannot be written are owed, and the running turn is stopped.
     fn write_records(&mut self) {
         if self.round.records.is_empty() {
             return;
@@ -251,45 +251,45 @@ impl Actor {
         let mut records = std::mem::take(&mut self.round.records);
         let written = self.journal.write(&mut records, &mut self.keeper.link.half);
         self.count_failed(written);
-        if written == Written::No {
+        if written == JournalWrite::Failed {
             let mut failed = fail_cut_turns(&mut records, &mut self.queue.turns);
             self.journal.owe(&mut records);
-            failed.extend(self.stop_for_room());
-            // Before anything is said to the keeper: each command says what it need not hold any more.
+            failed.extend(self.stop_for_full_disk());
+            // Before any command is sent: each command tells the keeper which events it may discard.
             self.journal.withhold(&mut self.keeper.link.half);
-            // Before a client is told: should this node be killed before there is room, the next one
-            // tells the same end.
+            // Before a client is told: if this node is killed before the disk has space, the next node
+            // reports the same end.
             if self.journal.keeper_remembers() {
                 for turn in failed {
                     self.tell_failed(turn);
                 }
             }
         }
-        // Empty again: its room serves the next round.
+        // The vector is empty again; the next round reuses its allocation.
         self.round.records = records;
     }
 
-    /// Stops the running turn; says which, the first time.
-    fn stop_for_room(&mut self) -> Option<TurnNo> {
+    /// Stops the running turn because the disk is full. Returns the turn the first time.
+    fn stop_for_full_disk(&mut self) -> Option<TurnNo> {
         let turn = self.machine.current()?;
         let is_new = self.queue.turns.get(turn).is_some() && self.journal.cut(turn);
         if is_new {
-            tracing::warn!(session = %self.id, %turn, "the journal has no room; stopping the turn");
-            self.apply(Event::InterruptAsked { turn });
+            tracing::warn!(session = %self.id, %turn, "no space left for the journal; stopping the turn");
+            self.apply(SessionEvent::InterruptAsked { turn });
             let mut records = std::mem::take(&mut self.round.records);
             self.journal.owe(&mut records);
         }
         is_new.then_some(turn)
     }
 
-    /// Counts a write that failed.
-    pub(super) fn count_failed(&self, written: Written) {
-        if written == Written::No {
+    /// Counts a failed write in the metrics.
+    pub(super) fn count_failed(&self, written: JournalWrite) {
+        if written == JournalWrite::Failed {
             self.context.metrics.append_failed();
         }
     }
 
-    /// Makes this round's changes visible.
+    /// Makes this round's changes visible to clients.
     pub(super) fn publish(&self) {
         let running = self.machine.current().and_then(|turn| self.queue.turns.get(turn));
         let running = running.map(|turn| turn.id.clone());
@@ -306,7 +306,7 @@ impl Actor {
         };
         let open = self.journal.facts().open_turn(turn).filter(|_| found.end.is_none());
         if let Some(open) = open {
-            found.extent = Extent::of(open);
+            found.extent = OutputExtent::of(open);
         }
         Ok(Snapshot { turn: found, state })
     }

@@ -1,20 +1,20 @@
-//! The one timer of a session's owner. It is moved only to ring sooner: what is due later than before, as
-//! most deadlines and idle timeouts are, costs nothing when it is set. So the timer may ring before anything
-//! is due; whoever hears it looks, and waits again.
+//! The single timer of a session's owner. It is moved only to an earlier time. Setting a later time, as
+//! most deadlines and idle timeouts do, costs nothing. So the timer may ring before anything is due; the
+//! owner then checks what is due and waits again.
 
 use std::pin::Pin;
 use std::time::Instant;
 
 use tokio::time::{Sleep, sleep_until};
 
-/// See the module's first lines.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Alarm {
-    /// Waits until `due` at the latest; for ever where nothing is due.
+    /// Waits until `due` at the latest; forever if nothing is due.
     pub async fn rings(&mut self, due: Option<Instant>) {
         let Some(due) = due else { return std::future::pending().await };
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due.into())));
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_alarm_that_is_set_for_sooner_rings_then() {
+    async fn an_alarm_that_is_set_earlier_rings_earlier() {
         let mut alarm = Alarm::default();
         let began = Instant::now();
         let far = began + Duration::from_secs(600);
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_alarm_that_is_set_for_later_keeps_its_timer_until_that_rings() {
+    async fn an_alarm_that_is_set_later_keeps_its_timer_until_that_rings() {
         let mut alarm = Alarm::default();
         let began = Instant::now();
         let (soon, later) = (began + Duration::from_millis(20), began + Duration::from_millis(60));

@@ -1,7 +1,6 @@
-//! The host tool calls of the running turn, between keeper and tool host. Each part of a call goes
-//! on as it comes, and so does each part of its answer: neither is ever put together here, but for
-//! the node's own tools. A call is in the journal before its host can know of it, so that it runs at
-//! most once, whatever becomes of this node.
+//! Passes host tool calls of the running turn between keeper and tool host. Each part of a call, and each
+//! part of its answer, is passed on as it comes. The node joins the parts only of calls to its own tools. A
+//! call is in the journal before its host gets it, so it runs at most once, even if this node dies.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,34 +13,34 @@ use windlass_protocol::limits::{
     CHUNK_BYTES_MAX, DEADLINE_MS_MAX, MESSAGE_BYTES_MAX, TOOL_DEADLINE_MS_DEFAULT,
     TOOL_RESULT_BYTES_MAX,
 };
-use windlass_protocol::link::Command;
+use windlass_protocol::link::KeeperCommand;
 use windlass_protocol::{CallNo, ErrorCode, LinkSeq, Outcome, TurnNo};
 
 use super::keeper_side::KeeperSide;
-use super::round::{Act, Round};
+use super::round::{Round, SessionAct};
 use crate::context::Context;
-use windlass_tools::{Caller, Host, HostId, own};
+use windlass_tools::{AttachedHost, Caller, HostId, builtin};
 
-/// Bytes of arguments of one of the node's own tools, which are words and names. More fails with
-/// `message_too_large`.
+/// Maximum bytes of arguments for the node's own tools, whose arguments are search words and names. A call
+/// with more fails with `message_too_large`.
 const OWN_ARGUMENT_BYTES_MAX: usize = 64 * 1024;
 
-/// The host tool calls of a session: those of the turn that runs.
+/// The open host tool calls of a session's running turn.
 #[derive(Debug)]
 pub(super) struct ToolCalls {
-    /// Who the session's code is, to those who offer tools.
+    /// The session as tool hosts know it.
     pub caller: Caller,
     turn: TurnNo,
     open: HashMap<CallNo, OpenCall>,
     deadlines: BTreeSet<(Instant, CallNo)>,
-    /// Parts of answers that wait for room on the link, in order.
-    waiting: VecDeque<(TurnNo, CallNo, Answer)>,
+    /// Parts of answers that wait until the link's buffer has space, in order.
+    waiting: VecDeque<(TurnNo, CallNo, ToolAnswer)>,
     waiting_bytes: usize,
 }
 
 #[derive(Debug)]
 struct OpenCall {
-    to: To,
+    target: CallTarget,
     name: String,
     since: Instant,
     until: Instant,
@@ -49,15 +48,15 @@ struct OpenCall {
     answered: usize,
 }
 
-/// Who answers a call.
+/// What answers a call.
 #[derive(Debug)]
-enum To {
-    Host(Arc<Host>),
-    /// The node itself, once it has all the arguments.
-    Own(Vec<u8>),
+enum CallTarget {
+    Host(Arc<AttachedHost>),
+    /// The node itself. Holds the arguments that have come so far.
+    Node(Vec<u8>),
 }
 
-/// Part of a call, from the keeper.
+/// A part of a call, from the keeper.
 #[derive(Debug)]
 pub(super) struct CallPart {
     pub turn: TurnNo,
@@ -69,7 +68,7 @@ pub(super) struct CallPart {
     pub body: Bytes,
 }
 
-/// Part of an answer, from a tool host.
+/// A part of an answer, from a tool host.
 #[derive(Debug)]
 pub(crate) struct ResultPart {
     pub host: HostId,
@@ -133,9 +132,9 @@ impl ToolCalls {
     }
 }
 
-/// What becomes of a call. `node` is who offers tools, and `round` takes what is recorded and done.
+/// The steps of a call. `node` has the tool hosts. Records and acts go to `round`.
 impl ToolCalls {
-    /// Records a part of a call, without its arguments, and plans to pass it on.
+    /// Records a part of a call, without its arguments, and plans the act that passes it on.
     pub fn take_call(link: LinkSeq, part: CallPart, round: &mut Round) {
         let kind = EventKind::ToolCall {
             call: part.call,
@@ -145,11 +144,11 @@ impl ToolCalls {
             bytes: part.body.len() as u64,
             more: part.more,
         };
-        round.record_heard(Some(link), Some(part.turn), kind, Bytes::new());
-        round.acts.push(Act::PassCall(part));
+        round.record_from_keeper(Some(link), Some(part.turn), kind, Bytes::new());
+        round.acts.push(SessionAct::PassCall(part));
     }
 
-    /// Passes a part of a call on to whoever answers it. `within` is the call in which the turn was submitted.
+    /// Passes a part of a call on to its target. `within` is the call during which the turn was submitted.
     pub fn pass(
         &mut self,
         part: CallPart,
@@ -161,24 +160,26 @@ impl ToolCalls {
         if offset == 0 {
             self.open_call(&part, within, node, round);
         } else if !self.knows(turn, call) {
-            // It has failed already, which the keeper knows; or an earlier node had its first
-            // part, and nobody knows what became of that.
-            answer_call(turn, call, Answer::failed(&node_gone()), round);
+            // Either the call has failed already, and the keeper knows; or an earlier node got its first
+            // part, and its outcome is unknown.
+            answer_call(turn, call, ToolAnswer::failed(&node_gone()), round);
             return;
         }
         let Some(open) = self.open.get_mut(&call) else { return };
-        match &mut open.to {
-            To::Own(arguments) => {
+        match &mut open.target {
+            CallTarget::Node(arguments) => {
                 arguments.extend_from_slice(&part.body);
                 if arguments.len() > OWN_ARGUMENT_BYTES_MAX {
-                    let message = format!("{OWN_ARGUMENT_BYTES_MAX} bytes of arguments are enough");
+                    let message = format!(
+                        "the arguments of this tool are over the limit of {OWN_ARGUMENT_BYTES_MAX} bytes"
+                    );
                     let error = error_of(ErrorCode::MessageTooLarge, message);
                     self.fail(call, &error, None, node, round);
                 } else if !more {
                     self.answer_own(turn, call, node, round);
                 }
             }
-            To::Host(host) => {
+            CallTarget::Host(host) => {
                 let deadline_ms = millis_until(open.until);
                 let session = self.caller.session.clone();
                 let name = part.name;
@@ -191,7 +192,7 @@ impl ToolCalls {
         }
     }
 
-    /// Finds out who answers a new call; if nobody does, it has failed.
+    /// Finds the target of a new call. If there is none, the call fails.
     fn open_call(
         &mut self,
         part: &CallPart,
@@ -205,46 +206,48 @@ impl ToolCalls {
         let offered = route.as_ref().and_then(|route| route.deadline_ms);
         let limit = offered.unwrap_or(TOOL_DEADLINE_MS_DEFAULT);
         let allowed = part.deadline_ms.unwrap_or(limit).min(DEADLINE_MS_MAX);
-        let to = match route {
+        let target = match route {
             Some(route) => {
                 route.host.called_by(&self.caller.session);
                 node.within.open(self.named(part.turn, part.call), within);
-                Some(To::Host(route.host))
+                Some(CallTarget::Host(route.host))
             }
-            None => own::is_own(&part.name).then(|| To::Own(Vec::new())),
+            None => builtin::is_builtin(&part.name).then(|| CallTarget::Node(Vec::new())),
         };
-        let Some(to) = to else {
-            let error = own::not_found(hub, &self.caller, &part.name);
+        let Some(target) = target else {
+            let error = builtin::not_found(hub, &self.caller, &part.name);
             let (turn, call) = (part.turn, part.call);
-            let ended = Ended { ok: false, code: error.code, bytes: 0, since: now };
+            let ended = CallEnd { ok: false, code: error.code, bytes: 0, since: now };
             record_end(turn, call, ended, node, round);
-            return answer_call(turn, call, Answer::failed(&error), round);
+            return answer_call(turn, call, ToolAnswer::failed(&error), round);
         };
         let until = now + Duration::from_millis(allowed);
         let name = part.name.clone();
-        let call = OpenCall { to, name, since: now, until, answered: 0 };
+        let call = OpenCall { target, name, since: now, until, answered: 0 };
         self.insert(part.turn, part.call, call);
     }
 
     fn answer_own(&mut self, turn: TurnNo, call: CallNo, node: &Context, round: &mut Round) {
-        let Some(OpenCall { to: To::Own(arguments), name, .. }) = self.open.get(&call) else {
+        let Some(OpenCall { target: CallTarget::Node(arguments), name, .. }) = self.open.get(&call)
+        else {
             return;
         };
-        match own::answer(&node.tools, &self.caller, name, arguments) {
+        match builtin::answer(&node.tools, &self.caller, name, arguments) {
             Some(Ok(body)) => {
                 self.end(call, Ok(body.len()), node, round);
-                let answer = Answer { ok: true, more: false, body: body.into() };
+                let answer = ToolAnswer { ok: true, more: false, body: body.into() };
                 answer_call(turn, call, answer, round);
             }
             Some(Err(error)) => self.fail(call, &error, None, node, round),
             None => {
-                let error = own::not_found(&node.tools, &self.caller, name);
+                let error = builtin::not_found(&node.tools, &self.caller, name);
                 self.fail(call, &error, None, node, round);
             }
         }
     }
 
-    /// A part of an answer came. One that is late, or not that host's to give, changes nothing.
+    /// A part of an answer came. An answer that is late, or from a host that was not called, is dropped and
+    /// counted.
     pub fn take_result(
         &mut self,
         part: ResultPart,
@@ -260,7 +263,9 @@ impl ToolCalls {
         };
         open.answered += body.len();
         if self.waiting_bytes + body.len() > TOOL_RESULT_BYTES_MAX {
-            let message = format!("{TOOL_RESULT_BYTES_MAX} bytes of answers wait already");
+            let message = format!(
+                "more than {TOOL_RESULT_BYTES_MAX} bytes of tool answers wait for the session"
+            );
             let error = error_of(ErrorCode::Overloaded, message);
             self.fail(call, &error, Some(CancelReason::GivenUp), node, round);
         } else if open.answered > MESSAGE_BYTES_MAX {
@@ -270,8 +275,9 @@ impl ToolCalls {
             self.fail(call, &error, Some(CancelReason::GivenUp), node, round);
         } else {
             let (more, bytes) = (ok && more, open.answered);
-            // It goes ahead of its record: nobody learns from it what the journal must have first.
-            self.send_answer(turn, call, Answer { ok, more, body }.bounded(), keeper);
+            // The answer is sent before its record is written. That is safe: it reveals nothing that must
+            // be in the journal first.
+            self.send_answer(turn, call, ToolAnswer { ok, more, body }.bounded(), keeper);
             keeper.flush();
             if !more {
                 let ended = if ok { Ok(bytes) } else { Err((Some(ErrorCode::ToolFailed), bytes)) };
@@ -280,7 +286,7 @@ impl ToolCalls {
         }
     }
 
-    /// The code has given the call up, of its own accord or because it was interrupted.
+    /// The code has given the call up, by itself or because it was interrupted.
     pub fn given_up(
         &mut self,
         turn: TurnNo,
@@ -297,7 +303,7 @@ impl ToolCalls {
 
     pub fn host_gone(&mut self, host: HostId, node: &Context, round: &mut Round) {
         for call in self.of_host(host) {
-            let message = "the tool's host went away before it answered".to_owned();
+            let message = "the tool's host disconnected before it answered".to_owned();
             let error = error_of(ErrorCode::ToolHostGone, message);
             self.fail(call, &error, None, node, round);
         }
@@ -312,7 +318,7 @@ impl ToolCalls {
         }
     }
 
-    /// The turn is over: nobody waits for its calls.
+    /// The turn has ended: cancels its calls.
     pub fn turn_over(&mut self, turn: TurnNo, outcome: Outcome, node: &Context, round: &mut Round) {
         if self.turn != turn {
             return;
@@ -329,17 +335,17 @@ impl ToolCalls {
         self.waiting_bytes = 0;
     }
 
-    /// The keeper has these calls open: those that this node does not know were an earlier node's,
-    /// and their answers went with it.
+    /// Fails those of the keeper's open calls that this node does not know. An earlier node passed them on,
+    /// and their answers are lost.
     pub fn fail_unknown(&self, turn: TurnNo, calls: &[CallNo], node: &Context, round: &mut Round) {
         for call in calls.iter().filter(|call| !self.knows(turn, **call)) {
             let (code, since) = (Some(ErrorCode::ToolHostGone), Instant::now());
-            record_end(turn, *call, Ended { ok: false, code, bytes: 0, since }, node, round);
-            answer_call(turn, *call, Answer::failed(&node_gone()), round);
+            record_end(turn, *call, CallEnd { ok: false, code, bytes: 0, since }, node, round);
+            answer_call(turn, *call, ToolAnswer::failed(&node_gone()), round);
         }
     }
 
-    /// Ends a call with an error of ours; its host is told, if it might still be at it.
+    /// Ends a call with an error of the node. With `cancel`, the tool host is told to stop.
     fn fail(
         &mut self,
         call: CallNo,
@@ -353,17 +359,17 @@ impl ToolCalls {
             self.cancel_at_host(call, reason);
         }
         self.end(call, Err((error.code, 0)), node, round);
-        answer_call(turn, call, Answer::failed(error), round);
+        answer_call(turn, call, ToolAnswer::failed(error), round);
     }
 
     fn cancel_at_host(&self, call: CallNo, reason: CancelReason) {
-        if let Some(OpenCall { to: To::Host(host), .. }) = self.open.get(&call) {
+        if let Some(OpenCall { target: CallTarget::Host(host), .. }) = self.open.get(&call) {
             let (session, turn) = (self.caller.session.clone(), self.turn);
             host.send_first(&ToHost::ToolCancel { session, turn, call, reason });
         }
     }
 
-    /// A call is over: with so many bytes of an answer, or with an error.
+    /// Closes a call: with the size of its answer, or with an error code.
     fn end(
         &mut self,
         call: CallNo,
@@ -378,29 +384,29 @@ impl ToolCalls {
                 Err((code, bytes)) => (false, code, bytes),
             };
             let since = open.since;
-            record_end(self.turn, call, Ended { ok, code, bytes, since }, node, round);
+            record_end(self.turn, call, CallEnd { ok, code, bytes, since }, node, round);
         }
     }
 
-    /// Gives the keeper an answer, or a part of one, when there is room on the link.
+    /// Sends the keeper an answer, or a part of one. It waits if the link's buffer is full.
     pub fn send_answer(
         &mut self,
         turn: TurnNo,
         call: CallNo,
-        answer: Answer,
+        answer: ToolAnswer,
         keeper: &mut KeeperSide,
     ) {
-        if self.waiting.is_empty() && !keeper.link.crowded() {
+        if self.waiting.is_empty() && !keeper.link.is_crowded() {
             return command_answer(turn, call, answer, keeper);
         }
-        keeper.link.want_room();
+        keeper.link.want_space();
         self.waiting_bytes += answer.body.len();
         self.waiting.push_back((turn, call, answer));
     }
 
-    /// There is room on the link again.
+    /// The link's buffer has space again.
     pub fn send_waiting(&mut self, keeper: &mut KeeperSide) {
-        while !keeper.link.crowded()
+        while !keeper.link.is_crowded()
             && let Some((turn, call, answer)) = self.waiting.pop_front()
         {
             self.waiting_bytes -= answer.body.len();
@@ -408,7 +414,7 @@ impl ToolCalls {
             keeper.flush();
         }
         if !self.waiting.is_empty() {
-            keeper.link.want_room();
+            keeper.link.want_space();
         }
     }
 
@@ -417,66 +423,67 @@ impl ToolCalls {
     }
 }
 
-fn record_end(turn: TurnNo, call: CallNo, ended: Ended, node: &Context, round: &mut Round) {
-    let Ended { ok, code, bytes, since } = ended;
+fn record_end(turn: TurnNo, call: CallNo, ended: CallEnd, node: &Context, round: &mut Round) {
+    let CallEnd { ok, code, bytes, since } = ended;
     node.metrics.tool_call(code);
     let wall_ms = since.elapsed().as_secs_f64() * 1000.0;
     let kind = EventKind::ToolEnded { call, ok, code, bytes: bytes as u64, wall_ms };
     round.record(Some(turn), kind, Bytes::new());
 }
 
-fn answer_call(turn: TurnNo, call: CallNo, answer: Answer, round: &mut Round) {
-    round.acts.push(Act::AnswerCall { turn, call, answer });
+fn answer_call(turn: TurnNo, call: CallNo, answer: ToolAnswer, round: &mut Round) {
+    round.acts.push(SessionAct::AnswerCall { turn, call, answer });
 }
 
-/// Each command holds what one frame can.
-fn command_answer(turn: TurnNo, call: CallNo, answer: Answer, keeper: &mut KeeperSide) {
-    let Answer { ok, more, mut body } = answer;
+/// Sends an answer in commands of at most one frame each.
+fn command_answer(turn: TurnNo, call: CallNo, answer: ToolAnswer, keeper: &mut KeeperSide) {
+    let ToolAnswer { ok, more, mut body } = answer;
     loop {
         let part = body.split_to(body.len().min(CHUNK_BYTES_MAX));
         let more = more || !body.is_empty();
-        let given = keeper.command(Command::ToolResult { turn, call, ok, more }, part);
+        let given = keeper.command(KeeperCommand::ToolResult { turn, call, ok, more }, part);
         if body.is_empty() || given.is_none() {
             return;
         }
     }
 }
 
-/// An answer, or a part of one.
+/// The answer to a tool call, or a part of one.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct ToolAnswer {
     pub ok: bool,
     pub more: bool,
     pub body: Bytes,
 }
 
-/// How a call ended.
-struct Ended {
+/// How a tool call ended, for its record.
+struct CallEnd {
     ok: bool,
     code: Option<ErrorCode>,
     bytes: usize,
     since: Instant,
 }
 
-impl Answer {
+impl ToolAnswer {
     fn failed(error: &ToolError) -> Self {
         let body = serde_json::to_vec(error).expect("texts and codes always have a JSON form");
         Self { ok: false, more: false, body: body.into() }.bounded()
     }
 
-    /// An error is one frame; one that would be more is told of, not told.
+    /// An error must fit one frame. A longer one is replaced by an error that gives its size.
     fn bounded(self) -> Self {
         if self.ok || self.body.len() <= CHUNK_BYTES_MAX {
             return self;
         }
-        let message = format!("the tool failed, with an error of {} bytes", self.body.len());
+        let message =
+            format!("the tool failed; its error of {} bytes is too long to show", self.body.len());
         Self::failed(&error_of(ErrorCode::ToolFailed, message))
     }
 }
 
 impl OpenCall {
     fn is_of(&self, host: HostId) -> bool {
-        matches!(&self.to, To::Host(to) if to.id() == host)
+        matches!(&self.target, CallTarget::Host(called) if called.id() == host)
     }
 }
 
@@ -485,7 +492,8 @@ fn error_of(code: ErrorCode, message: String) -> ToolError {
 }
 
 fn node_gone() -> ToolError {
-    let message = "the node was replaced before the call was answered; it may have run or not";
+    let message =
+        "the node was replaced before the call was answered; the tool may or may not have run";
     error_of(ErrorCode::ToolHostGone, message.to_owned())
 }
 

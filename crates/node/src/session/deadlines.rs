@@ -1,5 +1,5 @@
-//! Which deadline a turn has: its own, its session's or its node's; and what its error says of it.
-//! Knows no clock: the session's owner arms the timer.
+//! Chooses a turn's deadline: its own, its session's or its node's. Names the deadline in the turn's error.
+//! Reads no clock: the turn queue arms the timer.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use windlass_protocol::event::TurnError;
 use super::limits::limit_of;
 use crate::clock::in_words;
 
-/// The deadlines of a session's turns that have none of their own.
+/// The default deadlines of a session's turns.
 #[derive(Debug)]
 pub(super) struct Deadlines {
     session: Option<Duration>,
@@ -26,7 +26,7 @@ impl Deadlines {
         own_ms.map(Duration::from_millis).or(self.session).or(self.node)
     }
 
-    /// The error of a turn that its deadline ended, with the deadline and whose it is.
+    /// Adds the deadline, and where it was set, to the error of a turn that its deadline ended.
     pub fn name_in(&self, error: TurnError, own_ms: Option<u64>, outcome: Outcome) -> TurnError {
         let by_limit = error.code.and_then(limit_of).is_some();
         let Some(deadline) = self.of(own_ms).filter(|_| outcome == Outcome::TimedOut && !by_limit)
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_deadline_ended_names_none() {
+    fn an_error_without_a_deadline_names_none() {
         let deadlines = Deadlines::new(Some(1000), None);
         for (code, outcome) in [
             (ErrorCode::Unstoppable, Outcome::Interrupted),

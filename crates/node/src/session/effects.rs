@@ -1,65 +1,66 @@
-//! From decisions to deeds: each effect of the lifecycle becomes a record for the journal and an
-//! act to perform after it is written.
+//! Turns each effect of the lifecycle into a record for the journal and an act. Acts are performed after
+//! the records are written.
 
 use bytes::Bytes;
 use windlass_lifecycle::session::Loss;
-use windlass_lifecycle::{Effect, Event};
-use windlass_protocol::event::{EndReason, EventKind, StopCause, TurnError, Usage};
+use windlass_lifecycle::{SessionEffect, SessionEvent};
+use windlass_protocol::event::{EndReason, EventKind, StopCause, Usage};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
-use windlass_protocol::link::Command;
-use windlass_protocol::{ErrorCode, LinkSeq, Outcome, TurnNo};
+use windlass_protocol::link::KeeperCommand;
+use windlass_protocol::{ErrorCode, Outcome, TurnNo};
 
 use super::actor::Actor;
 use super::receipts::WorkspaceFate;
-use super::requests::answer;
-use super::round::Act;
-use super::turns::{End, Extent};
-use super::{limits, receipts};
-use crate::failure::{Failure, remedy};
+use super::round::{SessionAct, TurnEndReport};
+use super::turns::{OutputExtent, TurnEnd};
+use super::{answer, limits, receipts};
+use crate::failure::Failure;
 
 impl Actor {
-    /// Plans what `effect` asks for. `reported` is what the keeper said of the turn that it is about.
-    pub(super) fn plan(&mut self, effect: Effect, reported: &mut Option<Reported>) {
+    /// Plans one effect. `reported` is the keeper's report of the turn that the effect is about.
+    pub(super) fn plan(&mut self, effect: SessionEffect, reported: &mut Option<TurnEndReport>) {
         match effect {
-            Effect::Accept { turn } => self.record_accepted(turn),
-            Effect::Start { turn } if self.keeper.was_given(turn) => self.goes_on(turn),
-            Effect::Start { turn } => {
+            SessionEffect::Accept { turn } => self.record_accepted(turn),
+            SessionEffect::Start { turn } if self.keeper.was_given(turn) => self.resume_turn(turn),
+            SessionEffect::Start { turn } => {
                 self.queue.limits.turn_starts();
-                self.round.acts.push(Act::Start { turn });
+                self.round.acts.push(SessionAct::Start { turn });
             }
-            Effect::Interrupt { turn, cause } => self.plan_interrupt(turn, cause),
-            Effect::InterruptAgain { turn } => self.round.acts.push(Act::Interrupt { turn }),
-            Effect::Finish { turn, outcome, code, loss } => {
+            SessionEffect::Interrupt { turn, cause } => self.plan_interrupt(turn, cause),
+            SessionEffect::InterruptAgain { turn } => {
+                self.round.acts.push(SessionAct::Interrupt { turn })
+            }
+            SessionEffect::Finish { turn, outcome, code, loss } => {
                 let of_turn = reported.take_if(|reported| reported.turn == turn);
                 self.finish(turn, outcome, code, loss, of_turn);
             }
-            Effect::Hold => {
+            SessionEffect::Hold => {
                 if !self.fork.grant(self.journal.facts()) {
-                    self.apply(Event::HoldReleased);
+                    self.apply(SessionEvent::HoldReleased);
                 }
             }
-            Effect::RefuseHold { code } => {
+            SessionEffect::RefuseHold { code } => {
                 let message = format!("session {} is not idle", self.id);
                 self.fork.refuse(Failure::new(code, message));
             }
-            // The keeper may have been told by an earlier node. `caught_up` tells it what it was not.
-            Effect::RestartWorker if self.keeper.attached.is_some() => {}
-            Effect::RestartWorker => {
-                self.round.acts.push(Act::Restart);
+            // An earlier node may have sent the keeper this command. `caught_up` sends it if not.
+            SessionEffect::RestartWorker if self.keeper.attached.is_some() => {}
+            SessionEffect::RestartWorker => {
+                self.round.acts.push(SessionAct::Restart);
                 self.keeper.expect_answer();
             }
-            Effect::StopKeeper => self.round.acts.push(Act::StopKeeper),
-            Effect::End { reason } => self.record_end(reason),
-            // Those who asked are told where the request is served.
-            Effect::Refuse { .. }
-            | Effect::RefuseInterrupt { .. }
-            | Effect::RefuseInput { .. }
-            | Effect::GiveInput { .. } => {}
+            SessionEffect::StopKeeper => self.round.acts.push(SessionAct::StopKeeper),
+            SessionEffect::End { reason } => self.record_end(reason),
+            // The code that serves the request sends the refusal (see `EventVerdict`).
+            SessionEffect::Refuse { .. }
+            | SessionEffect::RefuseInterrupt { .. }
+            | SessionEffect::RefuseInput { .. }
+            | SessionEffect::GiveInput { .. } => {}
         }
     }
 
-    /// Goes on with a turn that the keeper was given by an earlier node.
-    fn goes_on(&mut self, turn: TurnNo) {
+    /// Continues a turn that an earlier node gave to the keeper.
+    fn resume_turn(&mut self, turn: TurnNo) {
         if let Some(given) = self.queue.turns.get_mut(turn) {
             given.code = Bytes::new();
         }
@@ -86,17 +87,17 @@ impl Actor {
     fn plan_interrupt(&mut self, turn: TurnNo, cause: StopCause) {
         self.round.record(Some(turn), EventKind::InterruptAsked { cause }, Bytes::new());
         self.queue.interrupted(turn);
-        self.round.acts.push(Act::Interrupt { turn });
+        self.round.acts.push(SessionAct::Interrupt { turn });
     }
 
-    /// Records how a turn ended. `reported` is what the keeper said of it, when it did.
+    /// Records how a turn ended. `reported` is the keeper's report, if there is one.
     fn finish(
         &mut self,
         turn: TurnNo,
         outcome: Outcome,
         code: Option<ErrorCode>,
         loss: Loss,
-        reported: Option<Reported>,
+        reported: Option<TurnEndReport>,
     ) {
         self.queue.disarm(turn);
         self.life.idle.used();
@@ -113,7 +114,7 @@ impl Actor {
         let error = match code {
             Some(code) => {
                 let error = self.queue.limits.explain(code);
-                let error = error.unwrap_or_else(|| explain(code, reported.error));
+                let error = error.unwrap_or_else(|| limits::explain(code, reported.error));
                 Some(self.queue.deadlines.name_in(error, ended.deadline_ms, outcome))
             }
             None => reported.error,
@@ -127,19 +128,20 @@ impl Actor {
         ended.stdin_wait = None;
         ended.extent = extent;
         ended.code = Bytes::new();
-        let end = End { outcome, error, usage, receipt };
+        let end = TurnEnd { outcome, error, usage, receipt };
         ended.end = Some(end.clone());
         let kind = EventKind::TurnEnded { outcome, error: end.error, usage, receipt: end.receipt };
-        self.round.record_heard(reported.link, Some(turn), kind, Bytes::new());
+        self.round.record_from_keeper(reported.link, Some(turn), kind, Bytes::new());
         self.queue.turns.ended(turn);
         self.context.metrics.turn_ended(outcome, usage.wall_ms);
-        self.round.acts.push(Act::Settle { turn });
+        self.round.acts.push(SessionAct::Settle { turn });
     }
 
-    /// Where a turn's output will lie once this round is written, counted as the journal counts it.
-    fn extent_of(&self, turn: TurnNo) -> Extent {
+    /// The range of a turn's output in the session's output after this round is written, counted as the
+    /// journal counts it.
+    fn extent_of(&self, turn: TurnNo) -> OutputExtent {
         let facts = self.journal.facts();
-        let mut extent = facts.open_turn(turn).map(Extent::of).unwrap_or_default();
+        let mut extent = facts.open_turn(turn).map(OutputExtent::of).unwrap_or_default();
         let mut end = facts.output_bytes;
         for record in &self.round.records {
             let EventKind::Output { background, .. } = record.kind else { continue };
@@ -161,44 +163,47 @@ impl Actor {
         self.round.record(None, EventKind::SessionEnded { reason, message, receipt }, Bytes::new());
     }
 
-    pub(super) fn perform(&mut self, act: Act) {
+    pub(super) fn perform(&mut self, act: SessionAct) {
         match act {
-            Act::Start { turn } => {
+            SessionAct::Start { turn } => {
                 if let Some(code) = self.queue.start(turn) {
-                    self.keeper.command(Command::TurnStart { turn, more: false }, code);
+                    self.keeper.command(KeeperCommand::TurnStart { turn, more: false }, code);
                 }
             }
-            Act::Interrupt { turn } => {
-                self.keeper.command(Command::Interrupt { turn }, Bytes::new());
+            SessionAct::Interrupt { turn } => {
+                self.keeper.command(KeeperCommand::Interrupt { turn }, Bytes::new());
             }
-            Act::Input { turn, bytes, eof, reply } => {
-                match self.keeper.command(Command::TurnInput { turn, more: false, eof }, bytes) {
+            SessionAct::Input { turn, bytes, eof, reply } => {
+                match self
+                    .keeper
+                    .command(KeeperCommand::TurnInput { turn, more: false, eof }, bytes)
+                {
                     Some(command) => self.keeper.confirm_later(command, turn, reply),
                     None => {
-                        let message = "the keeper cannot be told";
+                        let message = "the input cannot be sent to the keeper";
                         answer(reply, Err(Failure::new(ErrorCode::KeeperLost, message)));
                     }
                 }
             }
-            Act::Restart => {
+            SessionAct::Restart => {
                 let zygote = self.keeper.zygote_of.as_deref();
                 let zygote =
                     zygote.and_then(|of| self.context.host.provision.zygote_connection(of));
                 self.keeper.link.pass(zygote);
-                self.keeper.command(Command::Restart, Bytes::new());
+                self.keeper.command(KeeperCommand::Restart, Bytes::new());
             }
-            Act::StopKeeper => {
+            SessionAct::StopKeeper => {
                 let grace_ms = self.life.closing_grace_ms();
-                self.keeper.command(Command::Shutdown { grace_ms }, Bytes::new());
+                self.keeper.command(KeeperCommand::Shutdown { grace_ms }, Bytes::new());
             }
-            Act::PassCall(part) => {
+            SessionAct::PassCall(part) => {
                 let within = self.queue.turns.get(part.turn).and_then(|turn| turn.within.clone());
                 self.calls.pass(part, within, &self.context, &mut self.round);
             }
-            Act::AnswerCall { turn, call, answer } => {
+            SessionAct::AnswerCall { turn, call, answer } => {
                 self.calls.send_answer(turn, call, answer, &mut self.keeper);
             }
-            Act::Settle { turn } => {
+            SessionAct::Settle { turn } => {
                 for reply in self.queue.take_waiters(turn) {
                     answer(reply, self.snapshot(turn));
                 }
@@ -206,39 +211,16 @@ impl Actor {
         }
     }
 
-    /// Has the keeper remember that a turn fails.
+    /// Tells the keeper to remember that a turn has failed.
     pub(super) fn tell_failed(&mut self, turn: TurnNo) {
-        self.keeper.command(Command::TurnFailed { turn }, Bytes::new());
+        self.keeper.command(KeeperCommand::TurnFailed { turn }, Bytes::new());
     }
-}
-
-/// What a keeper reported of a turn's end.
-#[derive(Debug, Default)]
-pub(super) struct Reported {
-    pub turn: TurnNo,
-    pub link: Option<LinkSeq>,
-    pub error: Option<TurnError>,
-    pub usage: Option<Usage>,
-}
-
-/// The error of a turn that Windlass ended: its name, and what the code itself said, if anything.
-pub(super) fn explain(code: ErrorCode, said: Option<TurnError>) -> TurnError {
-    if let Some(limit) = limits::limit_of(code) {
-        return limits::reached(limit, code, "");
-    }
-    let message = match said {
-        Some(said) => {
-            format!("{}; the code ended with {}: {}", remedy(code), said.name, said.message)
-        }
-        None => remedy(code).to_owned(),
-    };
-    TurnError { code: Some(code), name: code.as_str().to_owned(), message }
 }
 
 impl Failure {
     pub(super) fn of(code: ErrorCode, subject: &str) -> Self {
         let what = match code {
-            ErrorCode::Overloaded => "has as many waiting turns as it may have",
+            ErrorCode::Overloaded => "has too many waiting turns",
             ErrorCode::SessionEnded => "has ended",
             ErrorCode::SessionBusy => "is not idle",
             ErrorCode::TurnNotRunning => "is not running that turn",

@@ -1,7 +1,8 @@
-//! Forking a live session: the original is held idle, its workspace copied, its worker forked by its
-//! keeper; then the twin is a session like any other, with a keeper, a journal and an owner.
+//! Forks a live session. The node holds the original idle and copies its workspace; the original's keeper
+//! forks the worker. The twin is then a session like any other, with a keeper, a journal and an owner.
 //!
-//! `session_dirs` knows the directories, [`copy`] copies a workspace, [`hidden`] knows which is not copied.
+//! `session_dirs` makes the directories, [`copy`] copies a workspace, [`hidden`] decides whether a workspace
+//! may be copied.
 
 mod copy;
 mod hidden;
@@ -11,147 +12,154 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use windlass_journal::{Facts, NewSession, SessionLog};
-use windlass_lifecycle::Session as Machine;
+use windlass_journal::{NewSession, SessionFacts, SessionLog};
+use windlass_lifecycle::SessionMachine;
 use windlass_lifecycle::link::NodeHalf;
 use windlass_protocol::api::{CopyScope, LeftOutDirectory};
 use windlass_protocol::confinement::Isolation;
-use windlass_protocol::link::{Attached, Fork, ForkDone, ForkEnd};
+use windlass_protocol::link::{AttachReply, ForkDone, ForkEnd, ForkOrder};
 use windlass_protocol::policy::Policy;
 use windlass_protocol::worker::FORKS;
 use windlass_protocol::{ErrorCode, LinkSeq, Owner, SessionId, family};
 
-use self::copy::{InPlace, NotCopied};
+use self::copy::{InstalledDirs, NotCopied};
+use super::answer;
 use super::keeper_link::KeeperLink;
-use super::requests::answer;
-use super::start::{self, Spec};
-use super::{Handle, Reply, Request};
+use super::spec::Spec;
+use super::start;
+use super::{ReplySender, Request, SessionHandle};
 use crate::clock::now_ms;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::keepers;
-use crate::session_dirs::{self, Staged};
+use crate::session_dirs::{self, StagedTwin};
 
-/// How long a keeper may take to fork, beyond what it gives its worker.
+/// How long a keeper may take to answer a fork command. Longer than the time it gives its worker.
 const FORK_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Resets that may wait while a session is held.
+/// Maximum number of resets that wait while a session is held.
 const RESETS_MAX: usize = 64;
 
-/// A session that is held idle, as far as its twin must be like it.
+/// What a fork needs to know of the session that is held idle.
 #[derive(Debug)]
-pub(crate) struct Original {
+pub(crate) struct HeldOriginal {
     created: NewSession,
-    /// Where the twin's place is to be made.
+    /// The room in which the twin's directories are made.
     room: PathBuf,
-    /// What confines it, as its worker said.
+    /// The isolation that the worker reported.
     isolation: Option<Isolation>,
 }
 
-/// What a client wants of a twin.
+/// A client's request for a twin.
 #[derive(Debug, Clone)]
-pub(crate) struct TwinWish {
+pub(crate) struct TwinRequest {
     pub id: SessionId,
-    /// The original's where absent.
+    /// Absent: the original's owner.
     pub owner: Option<Owner>,
     pub copy: CopyScope,
 }
 
-/// A twin that was made, and what its client is told.
+/// A new twin, and what the client is told about it.
 #[derive(Debug)]
-pub(crate) struct MadeTwin {
-    pub handle: Handle,
+pub(crate) struct NewTwin {
+    pub handle: SessionHandle,
     pub done: ForkDone,
-    /// Directories that its workspace does not have, and how many more.
+    /// Directories that are not in the copied workspace, and how many more there are.
     pub left_out: Vec<LeftOutDirectory>,
     pub left_out_more: u64,
 }
 
-/// What a session's owner knows of forks, besides what the lifecycle decides.
+/// The part of a session's owner that handles forks and resets. The lifecycle decides when a session is held.
 #[derive(Debug)]
 pub(super) struct ForkSide {
-    /// Its first room; none where an earlier release made the session.
-    room: Option<PathBuf>,
-    /// The room for the next twin: what the keeper reported last, moved on with each fork since
-    /// then. None where the keeper does not report it.
-    current: Option<PathBuf>,
-    /// Over when nobody wants the session held any more.
+    /// The session's first room (`windlass_protocol::family`). None if an earlier release made the session.
+    first_room: Option<PathBuf>,
+    /// The room for the next twin: the one that the keeper reported last, moved on with each fork since.
+    /// None if the keeper does not report it.
+    next_room: Option<PathBuf>,
+    /// Resolves when the session need not be held any more.
     held: Option<oneshot::Receiver<()>>,
-    /// Who waits until the session is held.
-    wanting: Option<Reply<Original>>,
-    /// Who waits for the keeper's answer, and for which session.
-    asked: Option<(SessionId, Reply<ForkDone>)>,
-    /// Who waits for a reset: it is answered when the keeper is told.
-    resets: Vec<Reply<()>>,
+    /// The reply to a hold request, until the session is held.
+    hold_reply: Option<ReplySender<HeldOriginal>>,
+    /// The reply to a fork request, until the keeper answers, with the twin's id.
+    fork_reply: Option<(SessionId, ReplySender<ForkDone>)>,
+    /// The replies to reset requests. They are sent after the keeper got its command.
+    resets: Vec<ReplySender<()>>,
 }
 
 impl ForkSide {
-    pub fn new(room: Option<PathBuf>) -> Self {
-        Self { room, current: None, held: None, wanting: None, asked: None, resets: Vec::new() }
+    pub fn new(first_room: Option<PathBuf>) -> Self {
+        Self {
+            first_room,
+            next_room: None,
+            held: None,
+            hold_reply: None,
+            fork_reply: None,
+            resets: Vec::new(),
+        }
     }
 
-    /// Takes the keeper's current room. A fork command that the keeper has not seen yet may already
-    /// have moved this node to a deeper room, which then stays.
-    pub fn keeper_said(&mut self, attached: &Attached) {
-        let depth = |room: &PathBuf| room.components().count();
-        let said = attached.room.as_ref().filter(|_| attached.forks);
-        if said.map(depth) > self.current.as_ref().map(depth) {
-            self.current = said.cloned();
+    /// Takes over the room that the keeper reports. A fork command that the keeper has not seen yet may have
+    /// moved this node on to a deeper room already; that one stays.
+    pub fn keeper_said(&mut self, attached: &AttachReply) {
+        let depth = |dir: &PathBuf| dir.components().count();
+        let reported = attached.room.as_ref().filter(|_| attached.forks);
+        if reported.map(depth) > self.next_room.as_ref().map(depth) {
+            self.next_room = reported.cloned();
         }
     }
 
     pub fn first_room(&self) -> Option<PathBuf> {
-        self.room.clone()
+        self.first_room.clone()
     }
 
-    /// Whether the session is held, or somebody waits until it is.
+    /// Whether the session is held, or a hold request waits.
     pub fn is_held(&self) -> bool {
         self.held.is_some()
     }
 
-    /// Waits until nobody wants the session held any more.
+    /// Waits until the session need not be held any more.
     pub async fn released(&mut self) {
         if let Some(held) = &mut self.held {
             let _ = held.await;
         }
     }
 
-    /// Nobody wants the session held any more.
-    pub fn let_go(&mut self) {
+    /// The session need not be held any more.
+    pub fn release(&mut self) {
         self.held = None;
-        self.wanting = None;
+        self.hold_reply = None;
     }
 
-    /// Somebody wants the session held, until `until` is over. The lifecycle says when it is.
-    pub fn want(&mut self, until: oneshot::Receiver<()>, reply: Reply<Original>) {
+    /// Takes a hold request. The reply is sent when the lifecycle holds the session.
+    pub fn request_hold(&mut self, until: oneshot::Receiver<()>, reply: ReplySender<HeldOriginal>) {
         self.held = Some(until);
-        self.wanting = Some(reply);
+        self.hold_reply = Some(reply);
     }
 
-    /// The session is held: whoever waited for that learns what its twin must be like. Whether somebody
-    /// still wants it held.
-    pub fn grant(&mut self, facts: &Facts) -> bool {
-        let Some(reply) = self.wanting.take() else { return false };
+    /// The session is held: answers the hold request. Returns whether the session must stay held.
+    pub fn grant(&mut self, facts: &SessionFacts) -> bool {
+        let Some(reply) = self.hold_reply.take() else { return false };
         let original = self.original(facts);
-        let is_wanted = original.is_ok();
-        if !is_wanted {
+        let stays_held = original.is_ok();
+        if !stays_held {
             self.held = None;
         }
         answer(reply, original);
-        is_wanted
+        stays_held
     }
 
-    /// Somebody wants a fresh worker.
-    pub fn answer_reset(&mut self, reply: Reply<()>) {
+    /// Takes a reset request. The reply waits until [`Self::resets_done`].
+    pub fn queue_reset(&mut self, reply: ReplySender<()>) {
         if self.resets.len() < RESETS_MAX {
             self.resets.push(reply);
         } else {
-            let message = "as many resets wait as may wait";
+            let message = "too many resets wait for this session";
             answer(reply, Err(Failure::new(ErrorCode::Overloaded, message)));
         }
     }
 
-    /// Every reset that was asked for is on its way.
+    /// The commands for all requested resets have been sent to the keeper.
     pub fn resets_done(&mut self) {
         self.resets.drain(..).for_each(|reply| answer(reply, Ok(())));
     }
@@ -159,39 +167,43 @@ impl ForkSide {
     /// The session cannot be held.
     pub fn refuse(&mut self, failure: Failure) {
         self.held = None;
-        if let Some(reply) = self.wanting.take() {
+        if let Some(reply) = self.hold_reply.take() {
             answer(reply, Err(failure));
         }
     }
 
-    fn original(&self, facts: &Facts) -> Result<Original, Failure> {
-        let first = self.room.as_deref().ok_or_else(|| {
-            refused("it was made by an earlier release, without a room for twins")
+    fn original(&self, facts: &SessionFacts) -> Result<HeldOriginal, Failure> {
+        let first = self.first_room.as_deref().ok_or_else(|| {
+            refused("the session was made by an earlier release, which cannot fork")
         })?;
-        let room = self.current.clone();
-        let room = room.ok_or_else(|| refused("its keeper is of an earlier release"))?;
+        let room = self.next_room.clone().ok_or_else(|| {
+            refused("the session's keeper is of an earlier release, which cannot fork")
+        })?;
         if !session_dirs::is_room_of(first, &room) {
-            return Err(refused("its keeper names a room that is none of its own"));
+            let dir = room.display();
+            return Err(refused(&format!(
+                "the keeper reports {dir}, which is not in the session's directory"
+            )));
         }
-        // Of a worker of an earlier release, its keeper knows.
+        // A worker of an earlier release reports no capabilities; then its keeper decides.
         let known = facts.capabilities.as_ref();
         if known.is_some_and(|known| !known.iter().any(|capability| capability == FORKS)) {
-            return Err(refused("its worker cannot fork"));
+            return Err(refused("the session's worker cannot fork"));
         }
         let isolation = facts.confinement.as_ref().map(|found| found.isolation);
-        Ok(Original { created: facts.created.clone(), room, isolation })
+        Ok(HeldOriginal { created: facts.created.clone(), room, isolation })
     }
 
-    /// The keeper was asked to fork: the next twin gets another room. Also if the fork fails: the worker
-    /// may have added its Landlock layer by then.
-    pub fn asked(&mut self, session: SessionId, room: &Path, reply: Reply<ForkDone>) {
-        self.asked = Some((session, reply));
-        self.current = Some(family::next_room(room));
+    /// The fork command was sent: the next twin gets another room. This holds also if the fork
+    /// fails, because the worker may have added its Landlock layer by then.
+    pub fn fork_sent(&mut self, twin: SessionId, room: &Path, reply: ReplySender<ForkDone>) {
+        self.fork_reply = Some((twin, reply));
+        self.next_room = Some(family::next_room(room));
     }
 
-    /// The keeper's word about a fork.
-    pub fn answered(&mut self, original: &SessionId, twin: &SessionId, end: ForkEnd) {
-        let Some((_, reply)) = self.asked.take_if(|(asked, _)| asked == twin) else { return };
+    /// The keeper reports how a fork ended.
+    pub fn fork_done(&mut self, original: &SessionId, twin: &SessionId, end: ForkEnd) {
+        let Some((_, reply)) = self.fork_reply.take_if(|(asked, _)| asked == twin) else { return };
         let end = match end {
             ForkEnd::Done(done) => Ok(done),
             ForkEnd::Refused { code, message } => {
@@ -202,25 +214,25 @@ impl ForkSide {
     }
 }
 
-/// Makes a twin of `original`. What was begun is finished also when nobody waits for it any more.
+/// Makes a twin of `original`. A task of its own finishes the fork, even if the client disconnects.
 pub(crate) async fn fork(
     context: &Arc<Context>,
-    original: Handle,
-    wish: TwinWish,
-) -> Result<MadeTwin, Failure> {
-    if !context.sessions.reserve(&wish.id).await {
-        return Err(start::exists(&wish.id));
+    original: SessionHandle,
+    request: TwinRequest,
+) -> Result<NewTwin, Failure> {
+    if !context.sessions.reserve(&request.id).await {
+        return Err(start::exists(&request.id));
     }
     let context = context.clone();
     let forked = tokio::spawn(async move {
-        let forked = make(&context, &original, &wish).await;
+        let forked = make(&context, &original, &request).await;
         if forked.is_err() {
-            let (context, id) = (context.clone(), wish.id.clone());
+            let (context, id) = (context.clone(), request.id.clone());
             let undo = move || {
                 context.host.cgroups.end_of(&id);
                 context.forget(&id);
             };
-            // It fails only with the runtime.
+            // The join fails only when the runtime stops.
             let _ = tokio::task::spawn_blocking(undo).await;
         }
         forked
@@ -230,28 +242,29 @@ pub(crate) async fn fork(
 
 async fn make(
     context: &Arc<Context>,
-    original: &Handle,
-    wish: &TwinWish,
-) -> Result<MadeTwin, Failure> {
-    let id = &wish.id;
+    original: &SessionHandle,
+    request: &TwinRequest,
+) -> Result<NewTwin, Failure> {
+    let id = &request.id;
     if context.journal.session(id).is_ok_and(|known| known.is_some()) {
         return Err(start::exists(id));
     }
     let (hold, until) = oneshot::channel();
     let held = original.ask(|reply| Request::Hold { until, reply }).await?;
-    let Prepared { new, spec, fork, left_out } =
-        prepare_apart(context, original, held, wish.clone()).await?;
+    let PreparedTwin { new, spec, fork, left_out } =
+        prepare_blocking(context, original, held, request.clone()).await?;
     let (socket, room) = (fork.socket.clone(), fork.room.clone());
     let asked = original.ask(|reply| Request::Fork { fork: Box::new(fork), reply });
     let asked = tokio::time::timeout(FORK_PATIENCE, asked).await;
     drop(hold);
-    let asked = asked.unwrap_or_else(|_| Err(refused("its keeper did not answer in time")));
+    let asked =
+        asked.unwrap_or_else(|_| Err(refused("the session's keeper did not answer in time")));
     let mut done = match asked {
         Ok(done) => done,
         Err(failure) => {
-            // The original's keeper may have died in the middle of it.
+            // The original's keeper may have died while it forked.
             keepers::end_at(&socket);
-            remove_place(context, id, room).await;
+            remove_twin_dirs(context, id, room).await;
             return Err(failure);
         }
     };
@@ -260,19 +273,19 @@ async fn make(
         Ok(made) => made,
         Err(failure) => {
             keepers::end_at(&socket);
-            remove_place(context, id, room).await;
+            remove_twin_dirs(context, id, room).await;
             return Err(failure);
         }
     };
-    let (actor, handle) = start::assemble(context, Machine::twin(), log, link, spec);
+    let (actor, handle) = start::assemble(context, SessionMachine::twin(), log, link, spec);
     context.admit(handle.clone());
     context.metrics.session_created();
     tokio::spawn(actor.run());
     let NotCopied { directories, directories_more, .. } = left_out;
-    Ok(MadeTwin { handle, done, left_out: directories, left_out_more: directories_more })
+    Ok(NewTwin { handle, done, left_out: directories, left_out_more: directories_more })
 }
 
-/// Records a twin whose keeper listens, and connects to the keeper.
+/// Makes a twin's journal and connects to its keeper, which listens already.
 fn record_and_reach(
     context: &Context,
     new: NewSession,
@@ -291,65 +304,65 @@ fn record_and_reach(
     }
 }
 
-/// Removes the directories of a twin that is not made.
-async fn remove_place(context: &Arc<Context>, id: &SessionId, room: PathBuf) {
+/// Removes the directories of a twin whose fork failed.
+async fn remove_twin_dirs(context: &Arc<Context>, id: &SessionId, room: PathBuf) {
     let (context, id) = (context.clone(), id.clone());
     let remove = move || {
         session_dirs::unlink(&context.config, &id);
-        session_dirs::remove_place(&context.config, &room);
+        session_dirs::remove_twin_dir(&context.config, &room);
     };
-    // It fails only with the runtime.
+    // The join fails only when the runtime stops.
     let _ = tokio::task::spawn_blocking(remove).await;
 }
 
-/// What a fork needs before the keeper is asked for it.
-struct Prepared {
+/// A twin that is ready to be forked.
+struct PreparedTwin {
     new: NewSession,
     spec: Spec,
-    fork: Fork,
-    /// What the copy of the workspace does not have.
+    fork: ForkOrder,
+    /// What is not in the copy of the workspace.
     left_out: NotCopied,
 }
 
-/// [`prepare`], where waiting hurts nobody.
-async fn prepare_apart(
+/// Runs [`prepare`] on a thread that may block.
+async fn prepare_blocking(
     context: &Arc<Context>,
-    original: &Handle,
-    held: Original,
-    wish: TwinWish,
-) -> Result<Prepared, Failure> {
+    original: &SessionHandle,
+    held: HeldOriginal,
+    request: TwinRequest,
+) -> Result<PreparedTwin, Failure> {
     let (context, first) = (context.clone(), original.family.clone());
-    let prepared = move || prepare(&context, held, wish, first);
+    let prepared = move || prepare(&context, held, request, first);
     let prepared = tokio::task::spawn_blocking(prepared).await;
     prepared.map_err(|error| start::internal(&error.to_string()))?
 }
 
-/// The twin's place with its workspace, its cgroups, and what the journal will know of it.
+/// Makes the twin's directories with the copied workspace, its cgroups, and its record for the journal.
 fn prepare(
     context: &Context,
-    held: Original,
-    wish: TwinWish,
+    held: HeldOriginal,
+    request: TwinRequest,
     first: SessionId,
-) -> Result<Prepared, Failure> {
-    let Original { created, room, isolation } = held;
-    let TwinWish { id, owner, copy: scope } = wish;
+) -> Result<PreparedTwin, Failure> {
+    let HeldOriginal { created, room, isolation } = held;
+    let TwinRequest { id, owner, copy: scope } = request;
     let spec = Spec::of(&created)?;
     check_hidden(context, &spec, created.workspace.as_ref())?;
     let socket = keepers::socket_path(&context.config, &id);
     keepers::check_path(&socket).map_err(|error| start::internal(&error.to_string()))?;
     keepers::remove_socket(&socket);
-    let staged = Staged::new(&context.config, &id).map_err(|error| cannot_copy(&error))?;
+    let staged = StagedTwin::new(&context.config, &id).map_err(|error| cannot_copy(&error))?;
     let into = staged.workspace().map_err(|error| cannot_copy(&error))?;
-    let in_place = in_place(isolation, spec.policy.as_ref(), created.workspace.as_ref());
-    let left_out = copy::copy(created.workspace.as_ref(), &into, scope, in_place)?;
+    let installed = installed_dirs(isolation, spec.policy.as_ref(), created.workspace.as_ref());
+    let left_out = copy::copy(created.workspace.as_ref(), &into, scope, installed)?;
     context.host.placeholders.leave_out(&created.id, created.workspace.as_ref(), &into);
     let copy = family::workspace(&room);
-    // A session whose record has no policy is of a release that had none, and so has no limits.
+    // A record without a policy is of a release without policies, so the session has no limits.
     let limits = spec.policy.as_ref().map(|policy| policy.limits).unwrap_or_default();
     let cgroups = start::make_cgroups(context, &id, &limits)?;
     let spec = Spec {
         cgroups: cgroups.clone(),
-        // The original's, and the family's to the end.
+        // The twin uses the original's temporary directory, which stays until the whole family has ended.
         tmp: None,
         owner: owner.or(spec.owner),
         forked_from: Some(created.id),
@@ -368,35 +381,40 @@ fn prepare(
     session_dirs::link(&context.config, &id, &copy).map_err(|error| cannot_copy(&error))?;
     if let Err(error) = staged.install(&context.config, &room) {
         session_dirs::unlink(&context.config, &id);
-        let what = "its twin's directories cannot be made";
+        let what = "cannot make the twin's directories";
         return Err(Failure::of_machine(what, &error)
             .unwrap_or_else(|| refused(&format!("{what}: {error}"))));
     }
-    Ok(Prepared { new, spec, fork: Fork { session: id, socket, room, cgroups }, left_out })
+    let fork = ForkOrder { session: id, socket, room: room, cgroups };
+    Ok(PreparedTwin { new, spec, fork, left_out })
 }
 
-/// A link into the original's workspace is made only where the twin cannot write through it: what keeps
-/// twins apart does not hold without confinement, and not in directories that both may write.
-fn in_place(isolation: Option<Isolation>, policy: Option<&Policy>, workspace: &Path) -> InPlace {
-    let Some(policy) = policy else { return InPlace::Nothing };
+/// Links to installed directories of the original's workspace only if the twin cannot write through the link.
+/// Nothing separates twins without confinement, or in directories that both may write.
+fn installed_dirs(
+    isolation: Option<Isolation>,
+    policy: Option<&Policy>,
+    workspace: &Path,
+) -> InstalledDirs {
+    let Some(policy) = policy else { return InstalledDirs::Omit };
     let is_confined = matches!(isolation, Some(Isolation::Full | Isolation::Landlock));
     let home = std::env::home_dir();
-    if is_confined && !hidden::is_in_common(workspace, policy, home.as_deref()) {
-        InPlace::Link
+    if is_confined && !hidden::is_shared_writable(workspace, policy, home.as_deref()) {
+        InstalledDirs::Link
     } else {
-        InPlace::Nothing
+        InstalledDirs::Omit
     }
 }
 
-/// A copy must not show what is hidden.
+/// Refuses a workspace that holds hidden paths: the copy would show them.
 fn check_hidden(context: &Context, spec: &Spec, workspace: &Path) -> Result<(), Failure> {
     let home = std::env::home_dir();
     let policy = spec.policy.as_ref();
     match hidden::hidden_in(workspace, policy, home.as_deref(), &context.config) {
         None => Ok(()),
         Some(path) => Err(refused(&format!(
-            "{} is hidden from the session, but would not be in a copy of its workspace {}; \
-             a session in a directory of its own can be forked",
+            "{} is hidden from the session, but would be visible in a copy of its workspace {}; \
+             use a workspace that holds no hidden path",
             path.display(),
             workspace.display()
         ))),
@@ -404,7 +422,7 @@ fn check_hidden(context: &Context, spec: &Spec, workspace: &Path) -> Result<(), 
 }
 
 fn cannot_copy(error: &std::io::Error) -> Failure {
-    Failure::while_making("the workspace cannot be copied", error)
+    Failure::while_making("cannot copy the workspace", error)
 }
 
 pub(super) fn refused(message: &str) -> Failure {

@@ -1,9 +1,9 @@
-//! When a session ends that nobody uses: who is there, when it was last used, and when to look next.
-//! Whether it is idle then, the lifecycle decides.
+//! The idle timeout of a session: which clients are connected, when the session was last used, and when to
+//! check next. The lifecycle decides whether the session is idle.
 //!
-//! A use changes nothing but its time: the owner's alarm rings at most once in an idle timeout, and looks then
-//! when the last use was. A node that takes a session over counts from then, since it does not know who was
-//! there before.
+//! A use only stores its time. The owner's alarm rings at most once per idle timeout, and the owner then
+//! checks the time of the last use. A node that takes a session over counts from that moment, because it
+//! does not know earlier clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use crate::clock::in_words;
 
-/// The longest idle timeout; a longer one is as good as none, and taken for this.
+/// The longest idle timeout. A longer one is cut to this.
 const IDLE_S_MAX: u64 = 100 * 365 * 24 * 3600;
 
-/// Who is there beside those whose requests a session's owner serves: followers of its events, watchers
-/// of its files, its tool hosts.
+/// Counts the clients that are connected to a session without a request in its inbox: followers of its
+/// events, watchers of its files, its tool hosts.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientPresence {
     shared: Arc<PresenceShared>,
@@ -24,12 +24,12 @@ pub(crate) struct ClientPresence {
 #[derive(Debug)]
 struct PresenceShared {
     born: Instant,
-    there: AtomicUsize,
-    /// When one was last seen, in milliseconds after `born`.
+    connected: AtomicUsize,
+    /// When a client was last connected, in milliseconds after `born`.
     seen_ms: AtomicU64,
 }
 
-/// A client that is there until this is dropped.
+/// A connected client. It counts as connected until this is dropped.
 #[derive(Debug)]
 pub(crate) struct PresentClient {
     presence: ClientPresence,
@@ -39,7 +39,7 @@ impl Default for ClientPresence {
     fn default() -> Self {
         let shared = PresenceShared {
             born: Instant::now(),
-            there: AtomicUsize::new(0),
+            connected: AtomicUsize::new(0),
             seen_ms: AtomicU64::new(0),
         };
         Self { shared: Arc::new(shared) }
@@ -48,20 +48,20 @@ impl Default for ClientPresence {
 
 impl ClientPresence {
     pub fn enter(&self) -> PresentClient {
-        self.shared.there.fetch_add(1, Ordering::Relaxed);
+        self.shared.connected.fetch_add(1, Ordering::Relaxed);
         PresentClient { presence: self.clone() }
     }
 
-    /// A client was there for a moment.
+    /// A client was connected at this moment.
     pub fn noticed(&self) {
         let passed = self.shared.born.elapsed().as_millis();
         let seen_ms = u64::try_from(passed).unwrap_or(u64::MAX);
         self.shared.seen_ms.store(seen_ms, Ordering::Relaxed);
     }
 
-    /// When a client was last there: at `now`, if one is.
+    /// When a client was last connected: `now`, if one is connected.
     fn last_seen(&self, now: Instant) -> Instant {
-        if self.shared.there.load(Ordering::Relaxed) > 0 {
+        if self.shared.connected.load(Ordering::Relaxed) > 0 {
             return now;
         }
         self.shared.born + Duration::from_millis(self.shared.seen_ms.load(Ordering::Relaxed))
@@ -71,7 +71,7 @@ impl ClientPresence {
 impl Drop for PresentClient {
     fn drop(&mut self) {
         self.presence.noticed();
-        self.presence.shared.there.fetch_sub(1, Ordering::Relaxed);
+        self.presence.shared.connected.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -86,12 +86,12 @@ pub(super) struct IdleWatch {
 #[derive(Debug)]
 struct IdleTimeout {
     limit: Duration,
-    /// Nobody need look before then.
+    /// The next check. The session cannot be idle before this moment.
     due: Instant,
 }
 
 impl IdleWatch {
-    /// `session_s` is what the session was made with, 0 for none; `node` holds where it says nothing.
+    /// `session_s` is the session's own timeout, 0 for none. Without it the `node` default counts.
     pub fn new(session_s: Option<u64>, node: Option<Duration>, clients: ClientPresence) -> Self {
         let limit = match session_s {
             Some(0) => None,
@@ -106,17 +106,17 @@ impl IdleWatch {
         Self { clients, last_use: now, timeout }
     }
 
-    /// The session is used just now.
+    /// The session is used now.
     pub fn used(&mut self) {
         self.last_use = Instant::now();
     }
 
-    /// When somebody should look whether the session is idle; never where it does not end so.
+    /// When to check whether the session is idle. None: the session has no idle timeout.
     pub fn due(&self) -> Option<Instant> {
         self.timeout.as_ref().map(|timeout| timeout.due)
     }
 
-    /// Whether nobody has used the session for its idle timeout. Otherwise it is due again later.
+    /// Whether the idle timeout has passed since the last use. If not, sets the next check.
     pub fn has_passed(&mut self, now: Instant) -> bool {
         let last_use = self.last_use.max(self.clients.last_seen(now));
         let Some(timeout) = &mut self.timeout else { return false };
@@ -124,13 +124,13 @@ impl IdleWatch {
         timeout.due <= now
     }
 
-    /// The session is in use at `now`, whoever uses it.
+    /// The session is in use at `now`: the timeout starts again.
     pub fn put_off(&mut self, now: Instant) {
         self.last_use = now;
         self.has_passed(now);
     }
 
-    /// Why the session ended.
+    /// Why the session ended, for its receipt.
     pub fn in_words(&self) -> String {
         let limit = self.timeout.as_ref().map_or(Duration::ZERO, |timeout| timeout.limit);
         format!("it had no client and no turn for {}, its idle timeout", in_words(limit))
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_nobody_uses_is_idle_when_its_timeout_has_passed() {
+    fn an_unused_session_is_idle_when_its_timeout_has_passed() {
         let mut idle = watch();
         let due = idle.due().unwrap();
         assert!(!idle.has_passed(due - Duration::from_millis(1)));
@@ -156,12 +156,12 @@ mod tests {
     }
 
     #[test]
-    fn a_use_is_noticed_when_it_is_due_and_counts_from_when_it_was() {
+    fn the_check_finds_the_last_use_and_counts_from_it() {
         let mut idle = watch();
         let due = idle.due().unwrap();
         let used = due - LIMIT / 2;
         idle.last_use = used;
-        assert_eq!(idle.due(), Some(due), "a use moves nothing");
+        assert_eq!(idle.due(), Some(due), "a use does not move the check");
         assert!(!idle.has_passed(due));
         assert_eq!(idle.due(), Some(used + LIMIT));
         assert!(idle.has_passed(used + LIMIT));
@@ -170,17 +170,17 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_is_there_keeps_it_and_its_leaving_is_the_last_use() {
+    fn a_connected_client_keeps_the_session_and_its_disconnect_is_the_last_use() {
         let mut idle = watch();
         let (client, other) = (idle.clients.enter(), idle.clients.enter());
         let much_later = idle.due().unwrap() + 10 * LIMIT;
         assert!(!idle.has_passed(much_later));
         assert_eq!(idle.due(), Some(much_later + LIMIT));
         drop(client);
-        assert!(!idle.has_passed(much_later), "the other is there");
+        assert!(!idle.has_passed(much_later), "the other client is connected");
         let before = Instant::now();
         drop(other);
-        // The time of leaving is kept in whole milliseconds.
+        // The time of the disconnect is kept in whole milliseconds.
         let left = before - Duration::from_millis(1);
         assert!(!idle.has_passed(left + LIMIT - Duration::from_millis(1)));
         assert!(idle.has_passed(Instant::now() + LIMIT));

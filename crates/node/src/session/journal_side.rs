@@ -1,56 +1,56 @@
-//! A session's journal, with and without room. On a full disk the running turn is stopped and fails with
-//! `disk_full`; its output from there on is counted and dropped. The few records that must not be lost are
-//! owed, and written first when there is room again. Until then the keeper holds them too, for the case
-//! that this node does not live to write them.
+//! A session's journal, and what happens when its disk is full. The running turn is stopped and fails with
+//! `disk_full`; its further output is counted and dropped. The few records that must not be lost are
+//! *owed*: they are kept in memory and written first when the disk has space again. Until then the keeper
+//! holds their events too, in case this node dies first.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use windlass_journal::{AppendError, Facts, NewEvent, SessionLog};
+use windlass_journal::{AppendError, NewEvent, SessionFacts, SessionLog};
 use windlass_lifecycle::link::NodeHalf;
 use windlass_protocol::api::Ended;
 use windlass_protocol::event::{DropReason, EventKind};
-use windlass_protocol::link::Attached;
+use windlass_protocol::link::AttachReply;
 use windlass_protocol::{ErrorCode, LinkSeq, Outcome, TurnNo};
 
-use super::effects::explain;
+use super::limits::explain;
 use super::turns::Turns;
 
-/// Records kept for later. More are dropped, but for those that [`must_not_be_lost`].
+/// Maximum number of owed records. Further ones are dropped, except those that [`must_not_be_lost`].
 const OWED_MAX: usize = 512;
 
-/// How long after a failed write the disk is looked at again.
+/// How long after a failed write the next one is tried.
 pub(super) const OWED_RETRY: Duration = Duration::from_secs(1);
 
-/// Whether a record is kept however many are owed: the ends of turns and of the session. A session has few
-/// open turns, and gets no more while the disk is full.
+/// Whether a record is kept even above [`OWED_MAX`]: the ends of turns and of the session. A session has few
+/// open turns, and accepts no more while the disk is full.
 fn must_not_be_lost(kind: &EventKind) -> bool {
     matches!(kind, EventKind::TurnEnded { .. } | EventKind::SessionEnded { .. })
 }
 
-/// Whether records are in the journal.
+/// The result of writing records to the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Written {
-    Yes,
-    No,
+pub(super) enum JournalWrite {
+    Done,
+    Failed,
 }
 
-/// What a full disk still owes the journal: records in their order. Output that is dropped is one record for each
-/// run of it, with its turn and the number of its last event.
+/// Records that are still to be written to the journal, in order. Each run of dropped output is one record,
+/// with its turn and the number of its last event.
 #[derive(Debug, Default)]
-struct Owed {
+struct OwedRecords {
     records: Vec<NewEvent>,
-    /// Whether the keeper remembers for the next node which turns have failed.
+    /// Whether the keeper can remember for the next node which turns have failed.
     keeper_remembers: bool,
 }
 
-impl Owed {
+impl OwedRecords {
     fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// How the session ended, where that is owed too.
+    /// How the session ended, if its end is among the owed records.
     fn session_end(&self) -> Option<Ended> {
         self.records.iter().find_map(|record| match &record.kind {
             EventKind::SessionEnded { reason, message, receipt } => {
@@ -61,10 +61,10 @@ impl Owed {
         })
     }
 
-    /// The first event that the keeper must hold while `last` is the last that came. The last is
-    /// always among them: a keeper that holds none would be waited for by the next node. What was
-    /// dropped need not be held: the next node sees by the gap that its turn failed.
-    fn first_unsafe(&self, last: LinkSeq) -> Option<LinkSeq> {
+    /// The first event that the keeper must hold; `last` is the last event that came. The last one is always
+    /// held, because the next node would wait for a keeper that holds none. Dropped output need not be
+    /// held: the next node sees from the gap that its turn failed.
+    fn first_withheld(&self, last: LinkSeq) -> Option<LinkSeq> {
         let kept = self.records.iter().filter(|record| dropped_bytes(record).is_none());
         let first_record = kept.filter_map(|record| record.link).next();
         (!self.is_empty()).then(|| first_record.map_or(last, |first| first.min(last)))
@@ -82,8 +82,8 @@ impl Owed {
         }
     }
 
-    /// Counts what is dropped, with what was dropped just before it. Past the limit it is counted with
-    /// whatever was dropped last, so that the records stay few.
+    /// Counts a dropped record together with the record dropped just before it, if both are of the same turn.
+    /// Above the limit the turn does not matter, so that the number of records is bounded.
     fn count(&mut self, record: NewEvent, bytes: u64) {
         let is_over = self.records.len() >= OWED_MAX;
         if let Some(last) = self.records.last_mut()
@@ -104,7 +104,7 @@ impl Owed {
     }
 }
 
-/// The bytes that are missing when a record is dropped; none where the record is to be kept.
+/// The bytes of output that are lost if this record is dropped. None: the record must be kept.
 fn dropped_bytes(record: &NewEvent) -> Option<u64> {
     match record.kind {
         EventKind::Output { .. } => Some(record.body.len() as u64),
@@ -114,14 +114,14 @@ fn dropped_bytes(record: &NewEvent) -> Option<u64> {
     }
 }
 
-/// A session's journal, and what a full disk has done to it.
+/// A session's journal, the owed records, and the turns that a full disk has cut.
 #[derive(Debug)]
 pub(super) struct JournalSide {
     pub log: SessionLog,
-    owed: Owed,
-    /// Open turns that the journal could not take all of: they fail with `disk_full`.
+    owed: OwedRecords,
+    /// Open turns with records that could not be written. They fail with `disk_full`.
     cut: BTreeSet<TurnNo>,
-    /// The disk may have room then for what the journal is owed.
+    /// When to try again to write the owed records.
     retry_at: Option<Instant>,
 }
 
@@ -129,10 +129,10 @@ impl JournalSide {
     pub fn new(log: SessionLog) -> Self {
         let open = log.facts().open_turns.iter().filter(|open| open.disk_full);
         let cut = open.map(|open| open.number).collect();
-        Self { log, owed: Owed::default(), cut, retry_at: None }
+        Self { log, owed: OwedRecords::default(), cut, retry_at: None }
     }
 
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &SessionFacts {
         self.log.facts()
     }
 
@@ -141,25 +141,25 @@ impl JournalSide {
         self.owed.is_empty()
     }
 
-    /// How the session ended, where the journal does not have it yet.
+    /// How the session ended, if that is not in the journal yet.
     pub fn owed_end(&self) -> Option<Ended> {
         self.owed.session_end()
     }
 
-    pub fn keeper_said(&mut self, attached: &Attached) {
+    pub fn keeper_said(&mut self, attached: &AttachReply) {
         self.owed.keeper_remembers = attached.remembers_failed;
-        // Turns that an earlier node told to have failed, whatever the keeper's events say of them.
+        // Turns that an earlier node has reported as failed. They fail, whatever the keeper's events say.
         let facts = self.log.facts();
         let open = attached.failed.iter().filter(|turn| facts.open_turn(**turn).is_some());
         self.cut.extend(open);
     }
 
-    /// The journal could not take all of this open turn; whether that is new.
+    /// Marks an open turn as cut: some of its records could not be written. Returns whether the mark is new.
     pub fn cut(&mut self, turn: TurnNo) -> bool {
         self.facts().open_turn(turn).is_some() && self.cut.insert(turn)
     }
 
-    /// The turn ends: whether the journal could not take all of it.
+    /// The turn ends. Returns whether it was cut.
     pub fn take_cut(&mut self, turn: TurnNo) -> bool {
         self.cut.remove(&turn)
     }
@@ -168,69 +168,70 @@ impl JournalSide {
         self.retry_at
     }
 
-    /// Tries to write what is owed, if it is time for that: with room again, nobody should have to send a
-    /// request first.
-    pub fn retry(&mut self, now: Instant, half: &mut NodeHalf) -> Written {
+    /// Writes the owed records when the retry is due. So they are written as soon as the disk has space,
+    /// without a client's request.
+    pub fn retry(&mut self, now: Instant, half: &mut NodeHalf) -> JournalWrite {
         match self.retry_at.take_if(|at| *at <= now) {
             Some(_) => self.write_owed(half),
-            None => Written::Yes,
+            None => JournalWrite::Done,
         }
     }
 
-    pub fn write_owed(&mut self, half: &mut NodeHalf) -> Written {
+    pub fn write_owed(&mut self, half: &mut NodeHalf) -> JournalWrite {
         let written = self.write(&mut Vec::new(), half);
-        if written == Written::No {
+        if written == JournalWrite::Failed {
             self.retry_at = Some(Instant::now() + OWED_RETRY);
         }
         written
     }
 
-    /// Writes what is owed and then `records`, which it leaves empty; or leaves them as they are.
-    pub fn write(&mut self, records: &mut Vec<NewEvent>, half: &mut NodeHalf) -> Written {
+    /// Writes the owed records and then `records`, which is then empty. If that fails, `records` is
+    /// unchanged.
+    pub fn write(&mut self, records: &mut Vec<NewEvent>, half: &mut NodeHalf) -> JournalWrite {
         if !self.owed.is_empty() {
             let mut owed = self.owed.take();
-            if self.append(&mut owed) == Written::No {
+            if self.append(&mut owed) == JournalWrite::Failed {
                 self.owed.keep(&mut owed);
-                return Written::No;
+                return JournalWrite::Failed;
             }
             self.withhold(half);
         }
         self.append(records)
     }
 
-    /// Keeps for later what could not be written.
+    /// Keeps records that could not be written.
     pub fn owe(&mut self, records: &mut Vec<NewEvent>) {
         self.owed.keep(records);
         self.retry_at.get_or_insert_with(|| Instant::now() + OWED_RETRY);
     }
 
-    /// Has the keeper hold what is not in the journal, and nothing else.
+    /// Sets which events the keeper must hold: exactly those that are not in the journal.
     pub fn withhold(&self, half: &mut NodeHalf) {
-        let first = self.owed.first_unsafe(half.after());
+        let first = self.owed.first_withheld(half.after());
         half.withhold(first);
     }
 
-    /// Whether the keeper remembers for the next node which turns have failed.
+    /// Whether the keeper can remember for the next node which turns have failed.
     pub fn keeper_remembers(&self) -> bool {
         self.owed.keeper_remembers
     }
 
-    fn append(&mut self, records: &mut Vec<NewEvent>) -> Written {
+    fn append(&mut self, records: &mut Vec<NewEvent>) -> JournalWrite {
         match self.log.append_from(records) {
-            Ok(_) => Written::Yes,
+            Ok(_) => JournalWrite::Done,
             Err(error) => {
                 if !matches!(error, AppendError::DiskFull { .. }) {
                     let session = &self.log.facts().created.id;
-                    tracing::error!(%session, %error, "the journal cannot be written");
+                    tracing::error!(%session, %error, "cannot write the journal");
                 }
-                Written::No
+                JournalWrite::Failed
             }
         }
     }
 }
 
-/// Turns that ended in this round, and whose output in it is about to be dropped, fail: nobody has been told
-/// of their ends yet. Gives the turns that fail.
+/// Fails the turns that ended in this round and whose output in it is about to be dropped. No client has
+/// been told of their ends yet. Returns the failed turns.
 pub(super) fn fail_cut_turns(records: &mut [NewEvent], turns: &mut Turns) -> Vec<TurnNo> {
     let (mut cut, mut failed) = (Vec::new(), Vec::new());
     for record in records {
@@ -278,41 +279,41 @@ mod tests {
     }
 
     /// Each record's turn, number and dropped bytes.
-    fn told(owed: &mut Owed) -> Vec<(u64, u64, Option<u64>)> {
+    fn summary(owed: &mut OwedRecords) -> Vec<(u64, u64, Option<u64>)> {
         let records = owed.take();
-        let tell = |record: &NewEvent| {
+        let row = |record: &NewEvent| {
             let (turn, link) = (record.turn.unwrap().0, record.link.unwrap().0);
             (turn, link, dropped_bytes(record))
         };
-        records.iter().map(tell).collect()
+        records.iter().map(row).collect()
     }
 
     #[test]
-    fn dropped_output_is_counted_for_its_own_turn_and_numbers_stay_in_order() {
-        let mut owed = Owed::default();
+    fn dropped_output_is_counted_per_turn_and_event_numbers_stay_in_order() {
+        let mut owed = OwedRecords::default();
         owed.keep(&mut vec![output(1, 1, "abc"), output(1, 2, "de"), ended(1, 3)]);
         owed.keep(&mut vec![output(2, 4, "f")]);
-        // A write that failed again gives back what it was to write.
+        // A second write fails and gives the records back.
         let mut again = owed.take();
         owed.keep(&mut again);
         owed.keep(&mut vec![output(2, 5, "gh"), ended(2, 6)]);
-        assert_eq!(owed.first_unsafe(LinkSeq(6)), Some(LinkSeq(3)));
+        assert_eq!(owed.first_withheld(LinkSeq(6)), Some(LinkSeq(3)));
         let expected = [(1, 2, Some(5)), (1, 3, None), (2, 5, Some(3)), (2, 6, None)];
-        assert_eq!(told(&mut owed), expected);
+        assert_eq!(summary(&mut owed), expected);
     }
 
     #[test]
-    fn however_much_is_owed_ends_are_kept_and_the_rest_is_bounded() {
-        let mut owed = Owed::default();
+    fn above_the_limit_only_ends_of_turns_are_kept() {
+        let mut owed = OwedRecords::default();
         let cause = StopCause::Client;
         for link in 1..=2 * OWED_MAX as u64 {
             owed.keep(&mut vec![event(1, link, EventKind::InterruptAsked { cause }, "")]);
         }
         let over = 2 * OWED_MAX as u64;
         owed.keep(&mut vec![ended(1, over + 1), output(2, over + 2, "x"), ended(2, over + 3)]);
-        let told = told(&mut owed);
-        assert_eq!(told.len(), OWED_MAX + 4);
-        let last = &told[OWED_MAX..];
+        let rows = summary(&mut owed);
+        assert_eq!(rows.len(), OWED_MAX + 4);
+        let last = &rows[OWED_MAX..];
         let expected =
             [(1, over, Some(0)), (1, over + 1, None), (2, over + 2, Some(1)), (2, over + 3, None)];
         assert_eq!(last, expected);

@@ -1,38 +1,37 @@
-//! What the keeper says: its answer to an attach, its events, its silence. Events that only carry
-//! bytes go to the journal as they are; those that move the session go through the lifecycle.
+//! Handles what the keeper sends: its answer to an attach, its events, a closed link. Events that only
+//! carry bytes go to the journal unchanged. Events that change the session's state also step the lifecycle.
 
 use bytes::Bytes;
 use windlass_lifecycle::link::Arrival;
 use windlass_lifecycle::session::KeeperLoss;
-use windlass_lifecycle::{Effect, Event};
+use windlass_lifecycle::{SessionEffect, SessionEvent};
 use windlass_protocol::api::{DisplayRef, SessionState, StdinWait, TurnState};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::host::CancelReason;
-use windlass_protocol::link::{Attached, FromKeeper, RefuseReason};
+use windlass_protocol::link::{AttachReply, FromKeeper, RefuseReason};
 use windlass_protocol::worker::WorkerOutcome;
 use windlass_protocol::{LinkSeq, Outcome, Seq, TurnNo};
 
-use super::actor::{Actor, Leave};
+use super::actor::{Actor, LeaveReason};
+use super::answer;
 use super::calls::{CallPart, ToolCalls};
-use super::effects::Reported;
-use super::requests::answer;
-use super::round::Act;
+use super::round::{SessionAct, TurnEndReport};
 use crate::keepers;
 
-/// How often a cut link is opened again before the keeper is given up.
+/// How often the node reconnects after the link is cut, before it takes the keeper as lost.
 const REOPEN_MAX: u32 = 3;
 
 impl Actor {
-    /// Takes all whole messages that have come, as one round.
-    pub(super) fn take_messages(&mut self) -> Option<Leave> {
+    /// Handles all complete messages in the read buffer, as one round.
+    pub(super) fn take_messages(&mut self) -> Option<LeaveReason> {
         let mut leave = None;
         loop {
             match self.keeper.link.next_message() {
                 Ok(None) => break,
                 Ok(Some((message, body))) => leave = leave.or(self.take_message(message, body)),
                 Err(error) => {
-                    tracing::error!(session = %self.id, %error, "giving up the keeper");
-                    self.lose_keeper("it said what is no message");
+                    tracing::error!(session = %self.id, %error, "the keeper sent a malformed message");
+                    self.lose_keeper("the keeper sent a malformed message");
                     break;
                 }
             }
@@ -46,29 +45,29 @@ impl Actor {
         leave
     }
 
-    fn take_message(&mut self, message: FromKeeper, body: Bytes) -> Option<Leave> {
+    fn take_message(&mut self, message: FromKeeper, body: Bytes) -> Option<LeaveReason> {
         match message {
             FromKeeper::Attached(attached) => self.take_attached(*attached),
             FromKeeper::Refused { epoch, reason } => {
                 tracing::warn!(session = %self.id, %epoch, ?reason, "the keeper refused this node");
                 match reason {
-                    RefuseReason::StaleEpoch => return Some(Leave::Released(None)),
+                    RefuseReason::StaleEpoch => return Some(LeaveReason::Released(None)),
                     RefuseReason::BadAttach | RefuseReason::NotLaunched => {
-                        self.lose_keeper("it refused the attach");
+                        self.lose_keeper("the keeper refused the attach");
                     }
                 }
             }
             FromKeeper::Seen { command } => self.keeper.link.half.seen(command),
-            // Told on the line that a keeper waits on, before it has a session.
+            // A keeper sends this only before it has a session, to the code that fills the pool.
             FromKeeper::Prepared { .. } => {}
-            FromKeeper::Forked { session, end } => self.fork.answered(&self.id, &session, end),
+            FromKeeper::Forked { session, end } => self.fork.fork_done(&self.id, &session, end),
             FromKeeper::Event { link, command, turn, event } => {
                 self.keeper.link.half.seen(command);
                 match self.keeper.link.half.arrived(link) {
                     Arrival::Again => {}
                     Arrival::Next => self.take_event(link, turn, event, body),
                     Arrival::Gap { missing } => {
-                        self.missed_for_room(missing);
+                        self.record_gap(missing);
                         self.take_event(link, turn, event, body);
                     }
                 }
@@ -80,7 +79,7 @@ impl Actor {
         None
     }
 
-    fn take_attached(&mut self, attached: Attached) {
+    fn take_attached(&mut self, attached: AttachReply) {
         self.greet(&attached);
         if !self.queue.has_deadline() {
             self.queue.rearm(&attached, self.machine.current());
@@ -92,8 +91,8 @@ impl Actor {
         }
     }
 
-    /// The keeper answered: now it gets the commands that waited for it.
-    pub(super) fn greet(&mut self, attached: &Attached) {
+    /// The keeper accepted the attach: send it the commands that waited for this.
+    pub(super) fn greet(&mut self, attached: &AttachReply) {
         {
             let mut info = self.view.info();
             let pid = Some(attached.pid).filter(|pid| *pid != 0);
@@ -102,20 +101,20 @@ impl Actor {
         }
         self.fork.keeper_said(attached);
         self.journal.keeper_said(attached);
-        self.context.host.keepers.starting.answered(&self.id);
+        self.context.host.keepers.processes.answered(&self.id);
         if let Err(error) = self.keeper.link.attached(attached) {
             tracing::warn!(session = %self.id, %error, "the keeper's link broke");
         }
     }
 
-    /// Everything the keeper held is taken in: now what it lacks is sent, and what it should not
-    /// be doing is stopped.
+    /// The node has taken in all events that the keeper held. Now send the commands that the keeper lacks,
+    /// and stop a turn that should not run.
     fn caught_up(&mut self) {
         let Some(attached) = self.keeper.attached.take() else { return };
         self.keeper.has_answered();
         self.drop_unended(&attached);
         for effect in self.machine.resume(attached.last_turn, attached.restarts) {
-            if let Effect::Start { turn } = effect
+            if let SessionEffect::Start { turn } = effect
                 && !self.keeper.link.half.lacks(&attached, turn)
             {
                 continue;
@@ -130,28 +129,28 @@ impl Actor {
             self.calls.fail_unknown(turn, &attached.calls, node, round);
         }
         if attached.running.is_some() && attached.running != self.machine.current() {
-            // It runs a turn that the journal knows as ended: only a fresh worker is sure.
-            self.apply(Event::ResetAsked);
+            // The keeper runs a turn that has ended according to the journal. Only a fresh worker is safe.
+            self.apply(SessionEvent::ResetAsked);
         }
     }
 
-    /// A turn that the keeper has ended although the journal never learned so (the disk was full
-    /// when a node died) would otherwise be waited for forever.
-    fn drop_unended(&mut self, attached: &Attached) {
+    /// Ends a turn that the keeper has ended although its end is not in the journal: the disk was full
+    /// when the earlier node died. The session would wait for this turn forever.
+    fn drop_unended(&mut self, attached: &AttachReply) {
         if let Some(turn) = self.machine.current()
             && turn <= attached.last_turn
             && attached.running.is_none()
             && attached.last <= self.keeper.link.half.after()
         {
             self.journal.cut(turn);
-            self.apply(Event::TurnDone { turn, outcome: WorkerOutcome::Error });
+            self.apply(SessionEvent::TurnDone { turn, outcome: WorkerOutcome::Error });
         }
     }
 
-    /// A node before us was killed while it had no room, and with it went `missing` events that it
-    /// could not write. The turn that was cut fails as that node had said.
-    fn missed_for_room(&mut self, missing: u64) {
-        tracing::warn!(session = %self.id, missing, "events are missing since the disk was full");
+    /// Records that `missing` events are lost: an earlier node was killed while the disk was full and could
+    /// not write them. The running turn is incomplete and fails with `disk_full`, as that node had reported.
+    fn record_gap(&mut self, missing: u64) {
+        tracing::warn!(session = %self.id, missing, "events are missing, because the disk was full");
         if let Some(turn) = self.machine.current() {
             self.journal.cut(turn);
         }
@@ -168,7 +167,7 @@ impl Actor {
     ) {
         if let EventKind::TurnEnded { outcome, error, usage, .. } = kind {
             let turn = turn.unwrap_or_default();
-            let reported = Reported { turn, link: Some(link), error, usage: Some(usage) };
+            let reported = TurnEndReport { turn, link: Some(link), error, usage: Some(usage) };
             return self.turn_done(turn, outcome, reported);
         }
         if let EventKind::ToolCall { call, name, deadline_ms, offset, more, .. } = kind {
@@ -180,25 +179,26 @@ impl Actor {
             self.view.info().confinement = Some(confinement.clone());
         }
         if let EventKind::Output { background, .. } = &mut kind {
-            // The node ended the turn before the keeper had told all of it: its output is told to be complete.
+            // The node ended the turn before the keeper had sent all its output, and has reported the output
+            // as complete. So the rest is background output.
             *background |= turn
                 .and_then(|turn| self.queue.turns.get(turn))
                 .is_some_and(|turn| turn.end.is_some());
         }
         self.note(turn, &kind, &body);
-        self.queue.limits.hear(&kind);
+        self.queue.limits.note(&kind);
         if matches!(kind, EventKind::WorkerReady { .. }) {
-            // What a restart was waited for.
+            // A restart is over.
             self.keeper.has_answered();
         }
-        let moved = lifecycle_event(turn, &kind);
+        let event = lifecycle_event(turn, &kind);
         let waits = matches!(kind, EventKind::StdinWait { .. });
         let given_up = match kind {
             EventKind::ToolCancel { call } => turn.zip(Some(call)),
             _ => None,
         };
-        self.round.record_heard(Some(link), turn, kind, body);
-        if let Some(event) = moved {
+        self.round.record_from_keeper(Some(link), turn, kind, body);
+        if let Some(event) = event {
             self.apply(event);
         }
         if let Some((turn, call)) = given_up {
@@ -209,35 +209,36 @@ impl Actor {
             self.calls.given_up(turn, call, reason, &self.context, &mut self.round);
         }
         if let Some(turn) = turn.filter(|_| waits) {
-            self.round.acts.push(Act::Settle { turn });
+            self.round.acts.push(SessionAct::Settle { turn });
         }
     }
 
-    /// The end of a turn as the keeper saw it; the lifecycle has the last word on its outcome.
-    fn turn_done(&mut self, turn: TurnNo, outcome: Outcome, reported: Reported) {
+    /// The keeper reports the end of a turn. The lifecycle decides the outcome.
+    fn turn_done(&mut self, turn: TurnNo, outcome: Outcome, reported: TurnEndReport) {
         let outcome = match outcome {
             Outcome::Ok => WorkerOutcome::Ok,
             Outcome::Interrupted => WorkerOutcome::Interrupted,
             Outcome::Error | Outcome::TimedOut | Outcome::Lost => WorkerOutcome::Error,
         };
-        // A held event tells that a turn was interrupted of which the journal does not know that anybody
-        // asked for it: only a node without room does that, and it said so to its clients.
+        // The keeper held an event of an interrupted turn, and the journal has no interrupt for it. Only a
+        // node with a full disk interrupts without a record, and it told its clients `disk_full`.
         let is_asked = self.machine.turn_state(turn) == TurnState::Interrupting;
         if outcome == WorkerOutcome::Interrupted && self.keeper.attached.is_some() && !is_asked {
             self.journal.cut(turn);
         }
         let mut reported = Some(reported);
-        self.apply_reported(Event::TurnDone { turn, outcome }, &mut reported);
-        if let Some(Reported { link, .. }) = reported {
-            // Late: the turn had been ended without the keeper. Its number must not be lost.
+        self.apply_reported(SessionEvent::TurnDone { turn, outcome }, &mut reported);
+        if let Some(TurnEndReport { link, .. }) = reported {
+            // Late: the node had ended the turn without the keeper. Record the event's number all the same,
+            // because numbers must have no gap.
             let kind = dropped(1, "the late end of a turn");
-            self.round.record_heard(link, None, kind, Bytes::new());
+            self.round.record_from_keeper(link, None, kind, Bytes::new());
         }
     }
 
-    /// What replies will say of the turn.
+    /// Updates the turn as replies show it.
     fn note(&mut self, turn: Option<TurnNo>, kind: &EventKind, body: &Bytes) {
-        let place = self.journal.facts().last_seq.0 + self.round.records.len() as u64 + 1;
+        let next_seq = self.journal.facts().last_seq.0 + self.round.records.len() as u64 + 1;
         let Some(turn) = turn.and_then(|turn| self.queue.turns.get_mut(turn)) else { return };
         match kind {
             EventKind::Output { background: false, .. } => {
@@ -249,7 +250,7 @@ impl Actor {
                 if !more {
                     let bytes = std::mem::take(&mut turn.display_bytes);
                     let (mime, id) = (mime.clone(), id.clone());
-                    turn.show(DisplayRef { seq: Seq(place), mime, id, bytes }, *update);
+                    turn.show(DisplayRef { seq: Seq(next_seq), mime, id, bytes }, *update);
                 }
             }
             EventKind::StdinWait { prompt, secret } => {
@@ -263,22 +264,22 @@ impl Actor {
         }
     }
 
-    /// The link is cut. A keeper that lives is attached to again; one that does not is lost.
+    /// The link is cut. Reconnect if the keeper lives; otherwise the keeper is lost.
     pub(super) fn keeper_hung_up(&mut self) {
         for _ in 0..REOPEN_MAX {
             if self.keeper.link.reopen().is_ok() {
                 return;
             }
         }
-        self.apply(Event::KeeperLost(KeeperLoss::Died));
+        self.apply(SessionEvent::KeeperLost(KeeperLoss::Died));
         self.commit();
     }
 
-    /// Gives up a keeper that does not answer or talks nonsense, and ends it.
+    /// Ends a keeper that does not answer or sends malformed messages.
     pub(super) fn lose_keeper(&mut self, why: &str) {
         tracing::warn!(session = %self.id, why, "ending the keeper");
         self.end_keeper();
-        self.apply(Event::KeeperLost(KeeperLoss::Died));
+        self.apply(SessionEvent::KeeperLost(KeeperLoss::Died));
     }
 
     pub(super) fn end_keeper(&self) {
@@ -287,10 +288,11 @@ impl Actor {
             Some(pid) => keepers::end(pid),
             None => {
                 let keepers = self.context.host.keepers.clone();
-                if let Some(unanswered) = keepers.starting.take(&self.id) {
-                    // It may wait a little, which nobody else need wait for.
+                if let Some(unanswered) = keepers.processes.take(&self.id) {
+                    // Ending it may block for a moment, so it runs on another thread, and nothing waits for
+                    // it.
                     drop(tokio::task::spawn_blocking(move || {
-                        keepers.starting.end_taken(unanswered);
+                        keepers.processes.end_taken(unanswered);
                     }));
                 }
             }
@@ -302,18 +304,18 @@ fn dropped(count: u64, reason: &str) -> EventKind {
     EventKind::MessagesDropped { count, reason: reason.to_owned() }
 }
 
-/// What an event means for the session's life.
-fn lifecycle_event(turn: Option<TurnNo>, kind: &EventKind) -> Option<Event> {
+/// The lifecycle event that follows from a keeper's event, if any.
+fn lifecycle_event(turn: Option<TurnNo>, kind: &EventKind) -> Option<SessionEvent> {
     let of_turn = turn.unwrap_or_default();
     match kind {
-        EventKind::WorkerReady { .. } => Some(Event::WorkerReady),
+        EventKind::WorkerReady { .. } => Some(SessionEvent::WorkerReady),
         EventKind::WorkerEnded { replaced: true, .. } => {
-            Some(Event::WorkerReplaced { running: turn })
+            Some(SessionEvent::WorkerReplaced { running: turn })
         }
-        EventKind::WorkerEnded { limit, .. } => Some(Event::WorkerEnded { limit: *limit }),
-        EventKind::ProtocolBroken { .. } => Some(Event::ProtocolBroken),
-        EventKind::StdinWait { .. } => Some(Event::StdinWaited { turn: of_turn }),
-        EventKind::InputTaken { .. } => Some(Event::InputTaken { turn: of_turn }),
+        EventKind::WorkerEnded { limit, .. } => Some(SessionEvent::WorkerEnded { limit: *limit }),
+        EventKind::ProtocolBroken { .. } => Some(SessionEvent::ProtocolBroken),
+        EventKind::StdinWait { .. } => Some(SessionEvent::StdinWaited { turn: of_turn }),
+        EventKind::InputTaken { .. } => Some(SessionEvent::InputTaken { turn: of_turn }),
         _ => None,
     }
 }

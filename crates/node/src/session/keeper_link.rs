@@ -1,5 +1,5 @@
-//! The socket to a keeper, around the pure half of the link: reads frames, writes commands, and
-//! acknowledges without ever waiting for a timer.
+//! The socket to a keeper, around the pure node half of the link. Reads frames, writes commands, and
+//! acknowledges events without a timer.
 
 use std::future::poll_fn;
 use std::io;
@@ -11,22 +11,22 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use windlass_client::stream::LeanStream;
-use windlass_lifecycle::link::{Given, NodeHalf};
+use windlass_lifecycle::link::{LocalCommandSeq, NodeHalf};
 use windlass_protocol::frame::{Decoder, EncodeError, Frame, FrameError};
-use windlass_protocol::link::{Attached, Command, FromKeeper, Launch};
+use windlass_protocol::link::{AttachReply, FromKeeper, KeeperCommand, Launch};
 
 use crate::passing;
 
-/// Bytes read at once: small for the usual short message, more while a flood lasts.
+/// Bytes per read: small for the usual short message, more during a flood.
 const READ_BYTES_MIN: usize = 4 * 1024;
 const READ_BYTES_MAX: usize = 512 * 1024;
 
-/// Event bytes after which the keeper is told at once what is journaled. Below it, the next
-/// command tells.
+/// After this many bytes of events the node sends an acknowledgement at once. Before that, the next command
+/// carries it.
 const ACK_BYTES: usize = 256 * 1024;
 
-/// Bytes that wait to be written, past which answers to tool calls wait elsewhere: an interrupt is
-/// never behind more than this and one of their parts.
+/// Above this many unwritten bytes, answers to tool calls wait outside of this buffer. So an interrupt
+/// never waits behind more than this and one part of an answer.
 const OUTGOING_BYTES_MAX: usize = 1024 * 1024;
 
 /// A connection to a keeper.
@@ -37,21 +37,22 @@ pub(crate) struct KeeperLink {
     stream: LeanStream,
     decoder: Decoder,
     read_bytes: usize,
-    /// Bytes to write; those before `written` are out.
+    /// Bytes to write. Those before `written` are written.
     outgoing: Vec<u8>,
     written: usize,
-    /// Goes with the next bytes that are written.
+    /// A connection to a zygote, which is passed with the next bytes that are written.
     passing: Option<OwnedFd>,
     unacknowledged: usize,
-    room_wanted: bool,
+    /// Whether [`Self::fill`] must report that the buffer has space again.
+    space_wanted: bool,
 }
 
-/// What one read gave.
+/// What happened on the link.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Filled {
-    Some,
-    /// Nothing came; but there is room to write, which was wanted.
-    Room,
+pub(crate) enum LinkActivity {
+    Received,
+    /// Nothing came, but the write buffer has space again, as [`KeeperLink::want_space`] requested.
+    Writable,
     Closed,
 }
 
@@ -60,26 +61,26 @@ pub(crate) type Message = (FromKeeper, Bytes);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
-    #[error("a keeper's frame is malformed: {0}")]
+    #[error("the keeper sent a malformed frame: {0}")]
     Frame(#[from] FrameError),
-    #[error("a keeper's header is malformed: {0}")]
+    #[error("the keeper sent a malformed header: {0}")]
     Header(#[from] serde_json::Error),
 }
 
 impl KeeperLink {
-    /// Connects and says who we are.
+    /// Connects and sends the attach.
     pub fn open(path: PathBuf, half: NodeHalf, launch: Option<Box<Launch>>) -> io::Result<Self> {
         Self::open_with(path, half, launch, None)
     }
 
-    /// The same; a connection to a zygote goes with the launch.
+    /// Like [`Self::open`], and passes a connection to a zygote with the launch.
     pub fn open_with(
         path: PathBuf,
         half: NodeHalf,
         launch: Option<Box<Launch>>,
         zygote: Option<OwnedFd>,
     ) -> io::Result<Self> {
-        // A keeper's listener is there before the keeper is, so connecting never waits.
+        // The node makes the listening socket before it starts the keeper, so connecting never waits.
         let stream = LeanStream::connect(&path)?;
         let mut link = Self::new(stream, path, half);
         link.passing = zygote;
@@ -88,7 +89,7 @@ impl KeeperLink {
         Ok(link)
     }
 
-    /// Says who we are on a connection that there is already to the keeper at `path`.
+    /// Sends the attach on an existing connection to the keeper at `path`.
     pub fn over(
         stream: LeanStream,
         path: PathBuf,
@@ -112,11 +113,11 @@ impl KeeperLink {
             written: 0,
             passing: None,
             unacknowledged: 0,
-            room_wanted: false,
+            space_wanted: false,
         }
     }
 
-    /// Connects again after a cut; whatever the keeper has not seen is sent again once it answers.
+    /// Reconnects after a cut. Commands that the keeper has not seen are sent again after it answers.
     pub fn reopen(&mut self) -> io::Result<()> {
         self.stream = LeanStream::connect(&self.path)?;
         self.decoder = Decoder::default();
@@ -127,39 +128,39 @@ impl KeeperLink {
         self.flush()
     }
 
-    /// Passes a connection to a zygote along with the next command. One that finds no room is lost,
-    /// and the keeper does without.
+    /// Passes a connection to a zygote with the next command. If the socket is full then, the connection is
+    /// lost, and the keeper starts the worker without the zygote.
     pub fn pass(&mut self, zygote: Option<OwnedFd>) {
         self.passing = zygote;
     }
 
-    /// The keeper's process.
+    /// The pid of the keeper.
     pub fn peer_pid(&self) -> Option<u32> {
         self.stream.peer_pid()
     }
 
-    pub fn attached(&mut self, attached: &Attached) -> io::Result<()> {
+    pub fn attached(&mut self, attached: &AttachReply) -> io::Result<()> {
         self.half.attached(attached, &mut self.outgoing).map_err(io::Error::other)?;
         self.flush()
     }
 
-    /// Waits for bytes and takes them in; meanwhile writes what waits for room. Nothing is lost if
-    /// it is dropped before it is done.
-    pub async fn fill(&mut self) -> Filled {
+    /// Waits for bytes and reads them; meanwhile writes the pending bytes. Cancel safe: nothing is lost if
+    /// the future is dropped.
+    pub async fn fill(&mut self) -> LinkActivity {
         poll_fn(|cx| {
             if let Poll::Ready(Err(_)) = self.poll_flush(cx) {
-                return Poll::Ready(Filled::Closed);
+                return Poll::Ready(LinkActivity::Closed);
             }
-            if self.room_wanted && !self.crowded() {
-                self.room_wanted = false;
-                return Poll::Ready(Filled::Room);
+            if self.space_wanted && !self.is_crowded() {
+                self.space_wanted = false;
+                return Poll::Ready(LinkActivity::Writable);
             }
             self.poll_fill(cx)
         })
         .await
     }
 
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Filled> {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<LinkActivity> {
         let buffer = self.decoder.buffer();
         buffer.reserve(self.read_bytes);
         let read = ready!(pin!(self.stream.read_buf(buffer)).poll(cx)).unwrap_or(0);
@@ -169,7 +170,7 @@ impl KeeperLink {
         } else {
             (self.read_bytes / 2).max(READ_BYTES_MIN)
         };
-        Poll::Ready(if read == 0 { Filled::Closed } else { Filled::Some })
+        Poll::Ready(if read == 0 { LinkActivity::Closed } else { LinkActivity::Received })
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -181,13 +182,13 @@ impl KeeperLink {
         Poll::Ready(Ok(()))
     }
 
-    /// Somebody has more to write: [`Self::fill`] says when there is room.
-    pub fn want_room(&mut self) {
-        self.room_wanted = true;
+    /// More is to be written: [`Self::fill`] then reports when the buffer has space.
+    pub fn want_space(&mut self) {
+        self.space_wanted = true;
     }
 
-    /// Whether so much is to be written that nothing should be added that can wait.
-    pub fn crowded(&self) -> bool {
+    /// Whether so much is unwritten that only urgent commands should be added.
+    pub fn is_crowded(&self) -> bool {
         self.outgoing.len() - self.written > OUTGOING_BYTES_MAX
     }
 
@@ -196,12 +197,17 @@ impl KeeperLink {
         Ok(Some((serde_json::from_slice(&header)?, body)))
     }
 
-    pub fn command(&mut self, act: Command, body: Bytes) -> Result<Given, EncodeError> {
+    pub fn command(
+        &mut self,
+        act: KeeperCommand,
+        body: Bytes,
+    ) -> Result<LocalCommandSeq, EncodeError> {
         self.unacknowledged = 0;
         self.half.command(act, body, &mut self.outgoing)
     }
 
-    /// What was read is journaled: says so if enough has come since the last time.
+    /// All events that were read are in the journal: acknowledges them if enough bytes came since the last
+    /// time.
     pub fn acknowledge_some(&mut self) {
         if self.unacknowledged >= ACK_BYTES {
             self.acknowledge_all();
@@ -211,8 +217,8 @@ impl KeeperLink {
     pub fn acknowledge_all(&mut self) {
         self.unacknowledged = 0;
         if let Err(error) = self.half.acknowledge(&mut self.outgoing) {
-            // The keeper holds its events until a later word tells.
-            tracing::error!(%error, "a keeper is not told what is in the journal");
+            // The keeper holds its events until a later acknowledgement.
+            tracing::error!(%error, "cannot acknowledge events to a keeper");
         }
     }
 
@@ -225,7 +231,7 @@ impl KeeperLink {
         self.written == self.outgoing.len()
     }
 
-    /// Writes as much as there is room for.
+    /// Writes as much as the socket takes.
     pub fn flush(&mut self) -> io::Result<()> {
         while self.written < self.outgoing.len() {
             let rest = &self.outgoing[self.written..];
@@ -243,8 +249,8 @@ impl KeeperLink {
         Ok(())
     }
 
-    /// Everything is written. A large message is rare; its room is not kept for each of thousands
-    /// of sessions.
+    /// Everything is written. Large messages are rare, so the buffer shrinks: thousands of sessions must
+    /// not each keep a large one.
     fn emptied(&mut self) {
         self.outgoing.clear();
         self.written = 0;

@@ -1,43 +1,43 @@
-//! The keeper as a session's owner knows it: the link, commands that wait to be seen, and how long the
-//! keeper may take.
+//! The owner's view of its keeper: the link, replies that wait until the keeper has seen a command, and the
+//! time that the keeper has to answer.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use windlass_lifecycle::link::Given;
+use windlass_lifecycle::link::LocalCommandSeq;
 use windlass_protocol::TurnNo;
-use windlass_protocol::link::{Attached, Command};
+use windlass_protocol::link::{AttachReply, KeeperCommand};
 
 use super::keeper_link::KeeperLink;
 use super::turns::Snapshot;
-use super::{LATE, Reply};
+use super::{LATE, ReplySender};
 
 #[derive(Debug)]
 pub(super) struct KeeperSide {
     pub link: KeeperLink,
-    /// The keeper's word when it was attached to, until its held events are taken in.
-    pub attached: Option<Attached>,
+    /// The keeper's answer to the attach, until the node has taken in the events that the keeper held.
+    pub attached: Option<AttachReply>,
     /// The interpreter whose zygote the session's workers are forked from.
     pub zygote_of: Option<PathBuf>,
     confirmations: Vec<Confirmation>,
     patience: Duration,
-    /// The keeper must have brought up a worker, or answered, by then.
+    /// By then the keeper must have answered the attach, or started a worker.
     answer_by: Option<Instant>,
-    /// The keeper must have seen the commands that replies wait for by then.
+    /// By then the keeper must have seen the commands that replies wait for.
     confirm_by: Option<Instant>,
-    /// The keeper's time was given again because this node did not run, and nothing was heard since.
+    /// The keeper got its time again because this node was stopped, and has sent nothing since.
     patience_again: bool,
-    /// Why the keeper cannot be told what to do.
+    /// Why a command could not be sent.
     failure: Option<String>,
 }
 
 /// A reply that waits until the keeper has seen `command`.
 #[derive(Debug)]
 pub(super) struct Confirmation {
-    command: Given,
+    command: LocalCommandSeq,
     pub turn: TurnNo,
-    pub reply: Reply<Snapshot>,
+    pub reply: ReplySender<Snapshot>,
 }
 
 impl KeeperSide {
@@ -55,29 +55,29 @@ impl KeeperSide {
         }
     }
 
-    /// Has the keeper do something. A keeper that cannot be told is of no use:
-    /// [`Self::take_failure`] says so.
-    pub fn command(&mut self, act: Command, body: Bytes) -> Option<Given> {
+    /// Sends a command. If that fails, the keeper cannot be used any more: [`Self::take_failure`] has the
+    /// reason.
+    pub fn command(&mut self, act: KeeperCommand, body: Bytes) -> Option<LocalCommandSeq> {
         match self.link.command(act, body) {
             Ok(given) => Some(given),
             Err(error) => {
-                self.failure = Some(format!("it cannot be told what to do: {error}"));
+                self.failure = Some(format!("a command cannot be sent to the keeper: {error}"));
                 None
             }
         }
     }
 
-    /// Why the keeper is to be given up, where it is.
+    /// Why the keeper must be ended, if it must.
     pub fn take_failure(&mut self) -> Option<String> {
         self.failure.take()
     }
 
-    /// Writes as much as there is room for. A closed link shows when it is read.
+    /// Writes as much as the socket takes. A closed link is noticed by the next read.
     pub fn flush(&mut self) {
         let _ = self.link.flush();
     }
 
-    /// The keeper must answer within its patience.
+    /// The keeper must answer within `patience` from now.
     pub fn expect_answer(&mut self) {
         self.answer_by = Some(Instant::now() + self.patience);
     }
@@ -86,20 +86,25 @@ impl KeeperSide {
         self.answer_by = None;
     }
 
-    /// Something came from the keeper.
-    pub fn is_heard(&mut self) {
+    /// The keeper has sent something.
+    pub fn has_sent(&mut self) {
         self.patience_again = false;
     }
 
-    /// Whether an earlier node gave the keeper this turn, although the journal does not tell: the disk was
-    /// full when the turn before it ended. What became of the turn is among the events that the keeper
-    /// held; it must not be given again.
+    /// Whether an earlier node gave the keeper this turn without a record in the journal: the disk was full
+    /// when the turn before it ended. The events that the keeper held tell the turn's outcome. The turn
+    /// must not be given again.
     pub fn was_given(&self, turn: TurnNo) -> bool {
         self.attached.as_ref().is_some_and(|attached| turn <= attached.last_turn)
     }
 
-    /// Answers once the keeper has seen the command.
-    pub fn confirm_later(&mut self, command: Given, turn: TurnNo, reply: Reply<Snapshot>) {
+    /// Keeps a reply until the keeper has seen the command.
+    pub fn confirm_later(
+        &mut self,
+        command: LocalCommandSeq,
+        turn: TurnNo,
+        reply: ReplySender<Snapshot>,
+    ) {
         let patience = self.patience;
         self.confirm_by.get_or_insert_with(|| Instant::now() + patience);
         self.confirmations.push(Confirmation { command, turn, reply });
@@ -117,17 +122,18 @@ impl KeeperSide {
         confirmed
     }
 
-    /// All replies that wait for the keeper to have seen a command.
+    /// All replies that wait until the keeper has seen a command.
     pub fn take_confirmations(&mut self) -> Vec<Confirmation> {
         std::mem::take(&mut self.confirmations)
     }
 
-    /// When the keeper is given up unless it has answered.
+    /// When the keeper is taken as lost, unless it answers before.
     pub fn due(&self) -> Option<Instant> {
         self.answer_by.into_iter().chain(self.confirm_by).min()
     }
 
-    /// Whether the keeper has not answered in time, although this node ran all the time.
+    /// Whether the keeper has not answered in time. If this node itself was stopped, the keeper gets its
+    /// time again, once.
     pub fn patience_passed(&mut self, now: Instant) -> bool {
         let Some(at) = self.due().filter(|at| *at <= now) else { return false };
         if now > at + LATE && !std::mem::replace(&mut self.patience_again, true) {

@@ -1,4 +1,4 @@
-//! How a session's owner leaves: the session is over, or lives on without this node.
+//! How a session's owner task ends: the session has ended, or it goes on without this node.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -6,18 +6,17 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use windlass_journal::NewEvent;
-use windlass_lifecycle::Effect;
+use windlass_lifecycle::SessionEffect;
 use windlass_lifecycle::session::Loss;
 use windlass_protocol::SessionId;
 use windlass_protocol::event::{EndReason, EventKind, Usage};
 use windlass_protocol::link::FromKeeper;
 
-use super::actor::{Actor, Leave};
+use super::actor::{Actor, LeaveReason};
 use super::journal_side::OWED_RETRY;
-use super::keeper_link::Filled;
+use super::keeper_link::LinkActivity;
 use super::receipts::WorkspaceFate;
-use super::requests::answer;
-use super::{effects, receipts};
+use super::{answer, limits, receipts};
 use crate::clock::now_ms;
 use crate::context::Context;
 use crate::session_dirs;
@@ -26,18 +25,19 @@ use crate::{disk, keepers};
 /// How long a keeper may take to end beyond the grace it was given.
 const SEE_OFF: Duration = Duration::from_secs(5);
 
-pub(super) async fn leave(mut actor: Actor, left: Leave) {
-    // For whoever waits it is as if the wait had passed.
+pub(super) async fn leave(mut actor: Actor, left: LeaveReason) {
+    // Waiting requests get the turn as it is now, as if their wait had timed out.
     for (turn, reply) in actor.queue.take_all_waiters() {
         answer(reply, actor.snapshot(turn));
     }
     match left {
-        Leave::Ended => see_off(&mut actor).await,
-        Leave::Released(reply) => release(&mut actor, reply),
+        LeaveReason::Ended => see_off(&mut actor).await,
+        LeaveReason::Released(reply) => release(&mut actor, reply),
     }
 }
 
-/// The session is over: its keeper goes, with everything it holds, before anybody is told.
+/// The session has ended: waits for its keeper to exit and removes its resources, before the client is
+/// answered.
 async fn see_off(actor: &mut Actor) {
     let grace = Duration::from_millis(actor.life.closing_grace_ms());
     let until = Instant::now() + grace + SEE_OFF;
@@ -57,10 +57,11 @@ async fn see_off(actor: &mut Actor) {
         }
     }
     actor.context.forget(&actor.id);
-    // Of those that end at the same moment, the last to be forgotten finds the family empty.
+    // If several sessions of a family end at the same time, the last one that is forgotten finds the family
+    // empty and removes its directory.
     if let Some(room) = actor.fork.first_room() {
         let context = actor.context.clone();
-        let _ = tokio::task::spawn_blocking(move || disk::settle(&context, &room)).await;
+        let _ = tokio::task::spawn_blocking(move || disk::clean_family(&context, &room)).await;
     }
     actor.life.answer_closers();
     if had_placeholders {
@@ -69,26 +70,26 @@ async fn see_off(actor: &mut Actor) {
     }
 }
 
-/// Answers for a session that is over while its end is only owed to the journal: until there is room, or this
-/// node stops and the next one finds the keeper gone.
+/// Serves requests for an ended session whose end is not in the journal yet, because the disk is full.
+/// Lasts until the end is written, or until this node stops; the next node then finds the keeper gone.
 async fn until_recorded(actor: &mut Actor) -> Option<oneshot::Sender<()>> {
     while !actor.journal.is_settled() {
-        let asked = tokio::time::timeout(OWED_RETRY, actor.inbox.recv()).await;
-        match asked.map(|request| request.map(|request| actor.serve(request))) {
+        let received = tokio::time::timeout(OWED_RETRY, actor.inbox.recv()).await;
+        match received.map(|request| request.map(|request| actor.serve(request))) {
             Err(_) => {
                 let written = actor.journal.write_owed(&mut actor.keeper.link.half);
                 actor.count_failed(written);
                 actor.publish();
             }
             Ok(None) => return None,
-            Ok(Some(Some(Leave::Released(reply)))) => return reply,
+            Ok(Some(Some(LeaveReason::Released(reply)))) => return reply,
             Ok(Some(_)) => actor.life.answer_closers(),
         }
     }
     None
 }
 
-/// Removes what was made for the session beside its journal and workspace.
+/// Removes what was made for the session, except its journal and workspace.
 async fn remove_belongings(actor: &mut Actor) {
     let (dirs, tmp) = (std::mem::take(&mut actor.life.cgroups), family_tmp(actor));
     let room = actor.fork.first_room();
@@ -112,11 +113,11 @@ async fn remove_belongings(actor: &mut Actor) {
             session_dirs::remove(&context.config, &tmp);
         }
     };
-    // It fails only with the runtime.
+    // The join fails only when the runtime stops.
     let _ = tokio::task::spawn_blocking(remove).await;
 }
 
-/// The temporary directory that goes with this session: the family's, when this is the last of it.
+/// The temporary directory to remove: the family's, if this is the last live session of the family.
 fn family_tmp(actor: &mut Actor) -> Option<PathBuf> {
     let context: &Context = &actor.context;
     let handle = context.sessions.find(&actor.id)?;
@@ -133,11 +134,11 @@ async fn until_hung_up(actor: &mut Actor) {
         actor.keeper.flush();
         actor.keeper.link.acknowledge_all();
         match actor.keeper.link.fill().await {
-            Filled::Closed => return,
-            Filled::Room => {}
-            Filled::Some => {
-                // What a session says after its end is nobody's. But a keeper that answers
-                // only now has not been told to stop.
+            LinkActivity::Closed => return,
+            LinkActivity::Writable => {}
+            LinkActivity::Received => {
+                // Messages after the session's end are dropped. But a keeper that answers the attach only now
+                // has not got the shutdown command yet.
                 while let Ok(Some((message, _))) = actor.keeper.link.next_message() {
                     if let FromKeeper::Attached(attached) = message {
                         actor.greet(&attached);
@@ -148,15 +149,15 @@ async fn until_hung_up(actor: &mut Actor) {
     }
 }
 
-/// Leaves a session that lives on without this node: its turn runs on.
+/// Leaves a session that goes on without this node. Its turn keeps running.
 fn release(actor: &mut Actor, reply: Option<oneshot::Sender<()>>) {
-    // There may be room again for what is owed; if not, the keeper has it.
+    // Try once more to write the owed records. If that fails, the keeper still holds them.
     let written = actor.journal.write_owed(&mut actor.keeper.link.half);
     actor.count_failed(written);
     actor.keeper.link.acknowledge_all();
     actor.keeper.flush();
     if actor.keeper.link.is_flushed() {
-        // The keeper reads what lies in its socket, whoever goes.
+        // The keeper reads its socket also after this node has gone, so the input counts as given.
         for given in actor.keeper.take_confirmations() {
             answer(given.reply, actor.snapshot(given.turn));
         }
@@ -167,10 +168,10 @@ fn release(actor: &mut Actor, reply: Option<oneshot::Sender<()>>) {
     }
 }
 
-/// The records of a keeper's death when no owner is there to write them.
+/// The records of a keeper's death, for a session without an owner.
 pub(super) fn records_of_loss(
     id: &SessionId,
-    effects: &[Effect],
+    effects: &[SessionEffect],
     workspace: WorkspaceFate,
 ) -> Vec<NewEvent> {
     let record =
@@ -178,13 +179,13 @@ pub(super) fn records_of_loss(
     effects
         .iter()
         .filter_map(|effect| match *effect {
-            Effect::Finish { turn, outcome, code, loss } => {
+            SessionEffect::Finish { turn, outcome, code, loss } => {
                 let receipt = (loss == Loss::State).then(|| receipts::state_lost(id));
-                let error = code.map(|code| effects::explain(code, None));
+                let error = code.map(|code| limits::explain(code, None));
                 let usage = Usage::default();
                 Some(record(Some(turn), EventKind::TurnEnded { outcome, error, usage, receipt }))
             }
-            Effect::End { reason } => {
+            SessionEffect::End { reason } => {
                 let receipt = receipts::session_ended(id, reason, workspace);
                 Some(record(None, EventKind::SessionEnded { reason, message: None, receipt }))
             }

@@ -1,34 +1,34 @@
-//! How long a session lives, how it is closed, and what goes with it.
+//! A session's wall time limit, its idle timeout, its closing, and the resources that are removed at its end.
 
 use std::path::PathBuf;
 use std::time::Instant;
 
-use super::Reply;
+use super::ReplySender;
 use super::alarm::Alarm;
+use super::answer;
 use super::idle::IdleWatch;
-use super::requests::answer;
 
 #[derive(Debug)]
 pub(super) struct Lifetime {
     pub alarm: Alarm,
-    /// When the session ends if nobody uses it.
+    /// The session ends when no client uses it for this long.
     pub idle: IdleWatch,
-    /// How long the session may live.
+    /// The limit on the session's wall time.
     pub wall_s: Option<u64>,
-    /// The session has lived as long as it may then.
+    /// When the wall time limit is reached.
     wall_at: Option<Instant>,
     closing: Option<Closing>,
-    /// Removed when the session is over.
+    /// Removed when the session has ended.
     pub cgroups: Vec<PathBuf>,
-    /// The session's temporary files, where it has no private `/tmp`.
+    /// The session's temporary directory, if it has no private `/tmp`.
     pub tmp: Option<PathBuf>,
 }
 
-/// How the session is to be closed.
+/// A client's request to close the session.
 #[derive(Debug)]
 struct Closing {
     grace_ms: u64,
-    replies: Vec<Reply<()>>,
+    replies: Vec<ReplySender<()>>,
 }
 
 impl Lifetime {
@@ -41,13 +41,13 @@ impl Lifetime {
         self.wall_at.into_iter().chain(self.idle.due()).min()
     }
 
-    /// Whether the session has lived as long as it may; said once.
+    /// Whether the wall time limit is reached. Returns true only once.
     pub fn wall_time_passed(&mut self, now: Instant) -> bool {
         self.wall_at.take_if(|at| *at <= now).is_some()
     }
 
-    /// Somebody closes the session, who is answered when it is over.
-    pub fn close(&mut self, grace_ms: u64, reply: Reply<()>) {
+    /// A client closes the session. The reply is sent when the session has ended.
+    pub fn close(&mut self, grace_ms: u64, reply: ReplySender<()>) {
         self.closing = Some(Closing { grace_ms, replies: vec![reply] });
     }
 

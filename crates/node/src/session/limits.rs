@@ -1,4 +1,4 @@
-//! Limits that a session ran into, in words: what a turn that was lost to one says.
+//! Limits that a session has reached, and the errors of turns that were lost to them.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use windlass_protocol::policy::Limit;
 use crate::clock::now_ms;
 use crate::failure::remedy;
 
-/// What the keeper said of a limit, and of why its worker ended, until the next turn starts.
+/// The keeper's reports about limits and about the end of its worker, until the next turn starts.
 #[derive(Debug, Default)]
-pub(super) struct LimitsHeard {
-    /// The last word, which may have cost a process only.
+pub(super) struct LimitReports {
+    /// The last report. The limit may have ended only one process, not the worker.
     message: String,
     /// The limit that ended the worker, with its figures.
     ended: Option<(Limit, String)>,
@@ -20,9 +20,9 @@ pub(super) struct LimitsHeard {
     cause: String,
 }
 
-impl LimitsHeard {
-    /// Takes in a keeper's event, before it is decided upon.
-    pub fn hear(&mut self, kind: &EventKind) {
+impl LimitReports {
+    /// Notes a keeper's event, before the lifecycle decides about it.
+    pub fn note(&mut self, kind: &EventKind) {
         match kind {
             EventKind::LimitReached { message, .. } => self.message.clone_from(message),
             EventKind::WorkerEnded { limit, cause, .. } => {
@@ -34,23 +34,23 @@ impl LimitsHeard {
         }
     }
 
-    /// The session has lived as long as it may, which is so many seconds.
+    /// The session has reached its wall time limit of `wall_s` seconds.
     pub fn wall_time_passed(&mut self, wall_s: u64) -> EventKind {
-        let (limit, message) = (Limit::WallTime, format!("it may live for {wall_s} s"));
+        let (limit, message) = (Limit::WallTime, format!("the session may live for {wall_s} s"));
         self.ended = Some((limit, message.clone()));
         EventKind::LimitReached { limit, message }
     }
 
-    /// A turn starts: what was before it is told.
+    /// A turn starts: forgets the reports before it.
     pub fn turn_starts(&mut self) {
         *self = Self::default();
     }
 
-    /// The error of a turn that a limit ended, or that never ran because of one.
+    /// The error of a turn that a limit ended, or that did not run because of a limit.
     pub fn explain(&self, code: ErrorCode) -> Option<TurnError> {
         if let Some(limit) = limit_of(code) {
-            let heard = self.ended.as_ref().filter(|(heard, _)| *heard == limit);
-            return Some(reached(limit, code, heard.map_or("", |(_, message)| message)));
+            let report = self.ended.as_ref().filter(|(reported, _)| *reported == limit);
+            return Some(reached(limit, code, report.map_or("", |(_, message)| message)));
         }
         if code == ErrorCode::WorkerFailed && !self.cause.is_empty() {
             return Some(TurnError {
@@ -69,10 +69,10 @@ impl LimitsHeard {
     }
 }
 
-/// When a session that was created then has lived as long as it may.
+/// When a session reaches its wall time limit.
 pub(super) fn wall_end(created_at_ms: u64, wall_s: Option<u64>) -> Option<Instant> {
     let end_ms = created_at_ms.saturating_add(wall_s?.saturating_mul(1000));
-    // So far off that it cannot be reckoned: never.
+    // A time too far in the future for an `Instant` means never.
     Instant::now().checked_add(Duration::from_millis(end_ms.saturating_sub(now_ms())))
 }
 
@@ -96,21 +96,35 @@ pub(super) fn limit_of(code: ErrorCode) -> Option<Limit> {
     }
 }
 
+/// The error of a turn that Windlass ended. `said` is the error that the code itself raised, if any.
+pub(super) fn explain(code: ErrorCode, said: Option<TurnError>) -> TurnError {
+    if let Some(limit) = limit_of(code) {
+        return reached(limit, code, "");
+    }
+    let message = match said {
+        Some(said) => {
+            format!("{}; the code ended with {}: {}", remedy(code), said.name, said.message)
+        }
+        None => remedy(code).to_owned(),
+    };
+    TurnError { code: Some(code), name: code.as_str().to_owned(), message }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn heard(limit: Option<Limit>) -> LimitsHeard {
-        let mut heard = LimitsHeard::default();
+    fn reports(limit: Option<Limit>) -> LimitReports {
+        let mut reports = LimitReports::default();
         let message = "it used 65 MiB of 64 MiB".to_owned();
-        heard.hear(&EventKind::LimitReached { limit: Limit::Memory, message });
-        heard.hear(&EventKind::WorkerEnded { cause: String::new(), limit, replaced: false });
-        heard
+        reports.note(&EventKind::LimitReached { limit: Limit::Memory, message });
+        reports.note(&EventKind::WorkerEnded { cause: String::new(), limit, replaced: false });
+        reports
     }
 
     #[test]
     fn a_turn_that_a_limit_ended_is_told_its_name_figures_and_remedy() {
-        let error = heard(Some(Limit::Memory)).explain(ErrorCode::LimitMemory).unwrap();
+        let error = reports(Some(Limit::Memory)).explain(ErrorCode::LimitMemory).unwrap();
         assert_eq!(error.name, "limit: memory");
         assert_eq!(error.code, Some(ErrorCode::LimitMemory));
         assert!(error.message.starts_with("it used 65 MiB of 64 MiB; "), "{}", error.message);
@@ -119,27 +133,31 @@ mod tests {
 
     #[test]
     fn a_state_lost_to_a_limit_names_it_until_a_turn_starts() {
-        let mut heard = heard(Some(Limit::Memory));
-        let error = heard.explain(ErrorCode::StateLost).unwrap();
+        let mut reports = reports(Some(Limit::Memory));
+        let error = reports.explain(ErrorCode::StateLost).unwrap();
         assert!(error.message.contains("limit: memory: it used 65 MiB"), "{}", error.message);
-        heard.turn_starts();
-        assert_eq!(heard.explain(ErrorCode::StateLost), None);
+        reports.turn_starts();
+        assert_eq!(reports.explain(ErrorCode::StateLost), None);
     }
 
     #[test]
     fn a_turn_whose_worker_did_not_start_is_told_why() {
-        let mut heard = LimitsHeard::default();
-        assert_eq!(heard.explain(ErrorCode::WorkerFailed), None);
+        let mut reports = LimitReports::default();
+        assert_eq!(reports.explain(ErrorCode::WorkerFailed), None);
         let cause = "cannot start python3: cannot hide /srv/keys: permission denied".to_owned();
-        heard.hear(&EventKind::WorkerEnded { cause: cause.clone(), limit: None, replaced: false });
-        let error = heard.explain(ErrorCode::WorkerFailed).unwrap();
+        reports.note(&EventKind::WorkerEnded {
+            cause: cause.clone(),
+            limit: None,
+            replaced: false,
+        });
+        let error = reports.explain(ErrorCode::WorkerFailed).unwrap();
         assert!(error.message.starts_with(&cause), "{}", error.message);
     }
 
     #[test]
     fn a_limit_that_cost_a_process_only_is_not_blamed_for_the_workers_end() {
-        let heard = heard(None);
-        assert_eq!(heard.explain(ErrorCode::StateLost), None);
-        assert_eq!(heard.explain(ErrorCode::WorkerDied), None);
+        let reports = reports(None);
+        assert_eq!(reports.explain(ErrorCode::StateLost), None);
+        assert_eq!(reports.explain(ErrorCode::WorkerDied), None);
     }
 }

@@ -1,10 +1,11 @@
-//! What clients see of a session without asking its owner: its summary, and its last event.
+//! What clients can read of a session without a request to its owner: its summary, and the number of its last
+//! event.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::watch;
-use windlass_journal::Facts;
-use windlass_lifecycle::Session as Machine;
+use windlass_journal::SessionFacts;
+use windlass_lifecycle::SessionMachine;
 use windlass_protocol::api::{Ended, Session};
 use windlass_protocol::{Seq, TurnId};
 
@@ -23,11 +24,11 @@ impl PublicView {
         self.info.lock().expect("no holder of this lock can panic")
     }
 
-    /// Makes a round's changes visible. `owed` is the session's end, where the journal does not have it yet.
+    /// Makes a round's changes visible. `owed` is the session's end, if it is not in the journal yet.
     pub fn publish(
         &self,
-        machine: &Machine,
-        facts: &Facts,
+        machine: &SessionMachine,
+        facts: &SessionFacts,
         running: Option<TurnId>,
         owed: Option<Ended>,
     ) {

@@ -1,4 +1,4 @@
-//! Receipts: what a loss cost, in words for whoever has to set things up again.
+//! Receipts: what a loss cost and what is kept, in words for the person or agent that goes on from there.
 
 use windlass_journal::Journal;
 use windlass_protocol::SessionId;
@@ -8,14 +8,14 @@ use crate::disk::is_kept_after;
 
 const WORKSPACE_FILES: &str = "files in the workspace";
 
-/// A turn was stopped in time, and the session goes on as it was.
+/// For a turn that was stopped in time. The session keeps its state.
 pub(super) fn state_kept(session: &SessionId) -> Receipt {
     let mut kept = kept(session);
     kept.insert(0, "variables, imports and open files of the worker".into());
     Receipt { kept, lost: Vec::new() }
 }
 
-/// A worker was lost, and the session goes on with a fresh one.
+/// For a lost worker. The session goes on with a fresh one.
 pub(super) fn state_lost(session: &SessionId) -> Receipt {
     Receipt {
         kept: kept(session),
@@ -26,21 +26,21 @@ pub(super) fn state_lost(session: &SessionId) -> Receipt {
     }
 }
 
-/// A turn was lost before there was a worker that could have had it.
+/// For a turn that was lost before a worker could run it.
 pub(super) fn never_run(session: &SessionId) -> Receipt {
     Receipt { kept: kept(session), lost: vec!["this turn, which did not run".into()] }
 }
 
-/// What becomes of a session's workspace when it ends.
+/// Whether a session's workspace is kept when the session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WorkspaceFate {
     Stays,
-    /// It is a twin's copy.
+    /// It is a twin's copy, which is removed.
     Goes,
 }
 
 impl WorkspaceFate {
-    /// Of a session with that original and that time of making, which ends for that reason.
+    /// For a session that was forked from `original` (if any), made at `made_at_ms`, and ends for `reason`.
     pub fn of(
         journal: &Journal,
         original: Option<SessionId>,
@@ -53,7 +53,7 @@ impl WorkspaceFate {
     }
 }
 
-/// What a session's end cost; nothing that its client did not ask for, when a client closed it.
+/// For the end of a session. None if a client closed the session: the client asked for the loss.
 pub(super) fn session_ended(
     session: &SessionId,
     reason: EndReason,

@@ -1,31 +1,32 @@
-//! What clients ask of a session, one request at a time.
+//! Serves the requests of clients and of the node, one at a time.
 
 use bytes::Bytes;
-use windlass_lifecycle::Event;
+use windlass_lifecycle::SessionEvent;
 use windlass_protocol::api::{SessionState, TurnState};
 use windlass_protocol::event::EventKind;
-use windlass_protocol::link::{Command, Fork, ForkDone};
+use windlass_protocol::limits::INPUT_BYTES_MAX;
+use windlass_protocol::link::{ForkDone, ForkOrder, KeeperCommand};
 use windlass_protocol::{ErrorCode, TurnId, TurnNo};
 
-use super::actor::{Actor, Leave, Verdict};
-use super::fork::{Original, refused};
-use super::journal_side::Written;
-use super::round::Act;
+use super::actor::{Actor, EventVerdict, LeaveReason};
+use super::fork::{HeldOriginal, refused};
+use super::journal_side::JournalWrite;
+use super::round::SessionAct;
 use super::turns::{Snapshot, Turn};
-use super::{Reply, Request, Submit, Until, Which};
+use super::{ReplySender, Request, SubmitRequest, TurnRef, Until, answer};
 use crate::failure::Failure;
 
 impl Actor {
-    pub(super) fn serve(&mut self, request: Request) -> Option<Leave> {
-        if request.is_of_client() {
+    pub(super) fn serve(&mut self, request: Request) -> Option<LeaveReason> {
+        if request.is_from_client() {
             self.life.idle.used();
         }
         match request {
             Request::Submit(submit) => self.submit(submit),
-            Request::Look { turn: Which::Number(number), until, reply } => {
+            Request::Look { turn: TurnRef::Number(number), until, reply } => {
                 self.answer_about(number, until, reply);
             }
-            Request::Look { turn: Which::Id(id), until, reply } => {
+            Request::Look { turn: TurnRef::Id(id), until, reply } => {
                 match self.queue.turns.number(&id) {
                     Some(number) => self.answer_about(number, until, reply),
                     None => answer(reply, Err(self.no_turn(&id))),
@@ -34,15 +35,15 @@ impl Actor {
             Request::Interrupt { turn, reply } => self.interrupt(turn, reply),
             Request::Input { turn, bytes, eof, reply } => self.input(&turn, bytes, eof, reply),
             Request::Reset { reply } => {
-                self.apply(Event::ResetAsked);
-                self.fork.answer_reset(reply);
+                self.apply(SessionEvent::ResetAsked);
+                self.fork.queue_reset(reply);
                 self.commit();
             }
             Request::Hold { until, reply } => self.hold(until, reply),
             Request::Fork { fork, reply } => self.ask_fork(fork, reply),
             Request::Close { grace_ms, reply } => {
                 self.life.close(grace_ms, reply);
-                self.apply(Event::CloseAsked);
+                self.apply(SessionEvent::CloseAsked);
                 self.commit();
             }
             Request::Egress { host, port, allowed, reason } => {
@@ -59,23 +60,23 @@ impl Actor {
                 self.calls.host_gone(host, &self.context, &mut self.round);
                 self.commit();
             }
-            Request::Release { reply } => return Some(Leave::Released(Some(reply))),
+            Request::Release { reply } => return Some(LeaveReason::Released(Some(reply))),
         }
         None
     }
 
-    fn submit(&mut self, submit: Submit) {
+    fn submit(&mut self, submit: SubmitRequest) {
         if let Some(id) = &submit.id
             && let Some(number) = self.queue.turns.number(id)
         {
-            // A number that is set already is this one: the request was sent twice.
+            // The client sent the request twice. A number that is already set is this number.
             let _ = submit.number.set(number);
             return self.answer_about(number, submit.until, submit.reply);
         }
         match submit.id.as_ref().map(|id| self.past(id)) {
             None | Some(Ok(None)) => {}
             Some(Ok(Some(past))) => return answer(submit.reply, Ok(past)),
-            // Without an answer of the journal nobody knows whether the turn has run.
+            // If the journal cannot be read, it is unknown whether the turn has run: do not run it again.
             Some(Err(failure)) => return answer(submit.reply, Err(failure)),
         }
         let number = self.journal.facts().last_turn.next();
@@ -91,12 +92,12 @@ impl Actor {
         }
     }
 
-    /// Accepts a turn, or leaves everything as it was.
+    /// Accepts a turn. If the machine refuses it or the journal cannot record it, nothing changes.
     fn accept(&mut self, turn: Turn) -> Result<(), Failure> {
         let number = turn.number;
         let before = self.machine.clone();
         self.queue.turns.insert(turn);
-        if let Verdict::Refused(code) = self.apply(Event::TurnAsked { turn: number }) {
+        if let EventVerdict::Refused(code) = self.apply(SessionEvent::TurnAsked { turn: number }) {
             self.queue.turns.remove(number);
             return Err(Failure::of(code, self.id.as_str()));
         }
@@ -105,18 +106,18 @@ impl Actor {
         self.count_failed(written);
         records.clear();
         self.round.records = records;
-        if written == Written::No {
+        if written == JournalWrite::Failed {
             self.machine = before;
             self.round.acts.clear();
             self.queue.turns.remove(number);
-            let message = format!("the journal of session {} has no room", self.id);
+            let message = format!("no space left for the journal of session {}", self.id);
             return Err(Failure::new(ErrorCode::DiskFull, message));
         }
         self.commit();
         Ok(())
     }
 
-    fn answer_about(&mut self, turn: TurnNo, until: Until, reply: Reply<Snapshot>) {
+    fn answer_about(&mut self, turn: TurnNo, until: Until, reply: ReplySender<Snapshot>) {
         let snapshot = self.snapshot(turn);
         let is_open = matches!(
             &snapshot,
@@ -133,7 +134,7 @@ impl Actor {
         }
     }
 
-    /// A turn that ended so long ago that only the journal has it.
+    /// A turn that ended so long ago that it is only in the journal.
     fn past(&self, id: &TurnId) -> Result<Option<Snapshot>, Failure> {
         if !self.queue.turns.may_be_past(id) {
             return Ok(None);
@@ -146,14 +147,14 @@ impl Actor {
         Ok(found.map(ended))
     }
 
-    fn interrupt(&mut self, turn: Option<TurnId>, reply: Reply<Snapshot>) {
+    fn interrupt(&mut self, turn: Option<TurnId>, reply: ReplySender<Snapshot>) {
         let number = match &turn {
             Some(id) => self.queue.turns.number(id),
             None => self.machine.current(),
         };
         let Some(number) = number else {
             let answered = match turn {
-                // A turn that ended is told as ended, however long ago that was.
+                // A turn that has ended is no error, even if it is only in the journal.
                 Some(id) => self.past(&id).and_then(|past| past.ok_or_else(|| self.no_turn(&id))),
                 None => {
                     let message = format!("session {} is not running a turn", self.id);
@@ -162,13 +163,13 @@ impl Actor {
             };
             return answer(reply, answered);
         };
-        // A turn that is over is told as it is.
-        self.apply(Event::InterruptAsked { turn: number });
+        // If the turn has ended, the machine changes nothing and the reply shows the ended turn.
+        self.apply(SessionEvent::InterruptAsked { turn: number });
         self.commit();
         answer(reply, self.snapshot(number));
     }
 
-    fn input(&mut self, id: &TurnId, bytes: Bytes, eof: bool, reply: Reply<Snapshot>) {
+    fn input(&mut self, id: &TurnId, bytes: Bytes, eof: bool, reply: ReplySender<Snapshot>) {
         let Some(turn) = self.queue.turns.number(id) else {
             let failure = match self.past(id) {
                 Ok(Some(_)) => Failure::of(ErrorCode::TurnNotRunning, self.id.as_str()),
@@ -177,45 +178,46 @@ impl Actor {
             };
             return answer(reply, Err(failure));
         };
-        if let Verdict::Refused(code) = self.apply(Event::InputGiven { turn }) {
+        if let EventVerdict::Refused(code) = self.apply(SessionEvent::InputGiven { turn }) {
             return answer(reply, Err(Failure::of(code, self.id.as_str())));
         }
         if let Some(running) = self.queue.turns.get_mut(turn) {
             if !running.takes_input(bytes.len()) {
-                let message = format!("turn {id} has as much unread input as it may have");
+                let message = format!(
+                    "turn {id} has too much unread input: the limit is {INPUT_BYTES_MAX} bytes"
+                );
                 return answer(reply, Err(Failure::new(ErrorCode::MessageTooLarge, message)));
             }
             running.input_bytes += bytes.len();
         }
-        self.round.acts.push(Act::Input { turn, bytes, eof, reply });
+        self.round.acts.push(SessionAct::Input { turn, bytes, eof, reply });
         self.commit();
     }
 
-    /// Holds the session idle until `until` is over.
-    fn hold(&mut self, until: tokio::sync::oneshot::Receiver<()>, reply: Reply<Original>) {
+    /// Keeps the session idle until the sender of `until` is dropped.
+    fn hold(
+        &mut self,
+        until: tokio::sync::oneshot::Receiver<()>,
+        reply: ReplySender<HeldOriginal>,
+    ) {
         if self.fork.is_held() {
             return answer(reply, Err(Failure::of(ErrorCode::SessionBusy, self.id.as_str())));
         }
-        self.fork.want(until, reply);
-        self.apply(Event::HoldAsked);
+        self.fork.request_hold(until, reply);
+        self.apply(SessionEvent::HoldAsked);
         self.commit();
     }
 
-    fn ask_fork(&mut self, fork: Box<Fork>, reply: Reply<ForkDone>) {
+    fn ask_fork(&mut self, fork: Box<ForkOrder>, reply: ReplySender<ForkDone>) {
         if self.machine.state() != SessionState::Idle {
             return answer(reply, Err(Failure::of(ErrorCode::SessionBusy, self.id.as_str())));
         }
         let (twin, room) = (fork.session.clone(), fork.room.clone());
-        if let Err(error) = self.keeper.link.command(Command::Fork(fork), Bytes::new()) {
+        if let Err(error) = self.keeper.link.command(KeeperCommand::Fork(fork), Bytes::new()) {
             let message = format!("session {} was not forked: {error}", self.id);
             return answer(reply, Err(refused(&message)));
         }
-        self.fork.asked(twin, &room, reply);
+        self.fork.fork_sent(twin, &room, reply);
         self.keeper.flush();
     }
-}
-
-/// Answers somebody who may have gone.
-pub(super) fn answer<T>(reply: Reply<T>, value: Result<T, Failure>) {
-    let _ = reply.send(value);
 }

@@ -1,26 +1,26 @@
-//! What one round of a session's owner has decided: records for the journal, and acts that are performed
-//! once the records are written.
+//! The decisions of one round of a session's owner: records for the journal, and acts. The acts are performed
+//! after the records are written.
 
 use bytes::Bytes;
 use windlass_journal::NewEvent;
-use windlass_protocol::event::EventKind;
+use windlass_protocol::event::{EventKind, TurnError, Usage};
 use windlass_protocol::{CallNo, LinkSeq, TurnNo};
 
-use super::Reply;
-use super::calls::{Answer, CallPart};
+use super::ReplySender;
+use super::calls::{CallPart, ToolAnswer};
 use super::turns::Snapshot;
 use crate::clock::now_ms;
 
 #[derive(Debug, Default)]
 pub(super) struct Round {
-    /// In the order in which they are written.
+    /// In the order of writing.
     pub records: Vec<NewEvent>,
-    pub acts: Vec<Act>,
+    pub acts: Vec<SessionAct>,
 }
 
-/// Something to do once this round's records are in the journal.
+/// Something to do after this round's records are in the journal.
 #[derive(Debug)]
-pub(super) enum Act {
+pub(super) enum SessionAct {
     Start {
         turn: TurnNo,
     },
@@ -31,32 +31,32 @@ pub(super) enum Act {
         turn: TurnNo,
         bytes: Bytes,
         eof: bool,
-        reply: Reply<Snapshot>,
+        reply: ReplySender<Snapshot>,
     },
     Restart,
     StopKeeper,
-    /// Pass a part of a host tool call on.
+    /// Pass a part of a host tool call on to its tool host.
     PassCall(CallPart),
-    /// Give the keeper an answer to a call, or a part of one.
+    /// Send the keeper the answer to a call, or a part of the answer.
     AnswerCall {
         turn: TurnNo,
         call: CallNo,
-        answer: Answer,
+        answer: ToolAnswer,
     },
-    /// Answer those who wait for this turn.
+    /// Send the replies that wait for this turn.
     Settle {
         turn: TurnNo,
     },
 }
 
 impl Round {
-    /// Records something of the node's own.
+    /// Adds a record of the node itself.
     pub fn record(&mut self, turn: Option<TurnNo>, kind: EventKind, body: Bytes) {
         self.records.push(NewEvent { at_ms: now_ms(), turn, link: None, kind, body });
     }
 
-    /// Records what the keeper has told.
-    pub fn record_heard(
+    /// Adds a record of an event from the keeper.
+    pub fn record_from_keeper(
         &mut self,
         link: Option<LinkSeq>,
         turn: Option<TurnNo>,
@@ -65,4 +65,13 @@ impl Round {
     ) {
         self.records.push(NewEvent { at_ms: now_ms(), turn, link, kind, body });
     }
+}
+
+/// A keeper's report of a turn's end.
+#[derive(Debug, Default)]
+pub(super) struct TurnEndReport {
+    pub turn: TurnNo,
+    pub link: Option<LinkSeq>,
+    pub error: Option<TurnError>,
+    pub usage: Option<Usage>,
 }

@@ -1,4 +1,4 @@
-//! How a session's owner comes to be for a new session.
+//! Makes a new session: its resources, its journal, its keeper and its owner task.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use windlass_client::stream::LeanStream;
-use windlass_journal::{AppendError, CreateError, Facts, NewSession, SessionLog};
-use windlass_lifecycle::Session as Machine;
+use windlass_journal::{AppendError, CreateError, NewSession, SessionFacts, SessionLog};
+use windlass_lifecycle::SessionMachine;
 use windlass_lifecycle::link::NodeHalf;
 use windlass_protocol::api::{self, CreateSession, SessionState};
-use windlass_protocol::kinds;
 use windlass_protocol::link::Launch;
-use windlass_protocol::policy::{HostRules, Limits, Network, Policy};
-use windlass_protocol::{ErrorCode, Owner, SessionId};
+use windlass_protocol::policy::{Limits, Policy};
+use windlass_protocol::{ErrorCode, SessionId};
 
 use super::actor::Actor;
 use super::calls::ToolCalls;
@@ -27,120 +26,42 @@ use super::lifetime::Lifetime;
 use super::limits;
 use super::public_view::PublicView;
 use super::round::Round;
+use super::spec::Spec;
 use super::turn_queue::TurnQueue;
-use super::{Handle, INBOX_MAX, Inbox, Request};
+use super::{INBOX_MAX, OwnerInbox, Request, SessionHandle};
 use crate::clock::now_ms;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::provision::{KeeperDoor, Lease, Made, SessionSpec, WorkerParts, WorkerStart};
+use crate::provision::{
+    KeeperEndpoint, Lease, SessionResources, SessionSpec, WorkerParts, WorkerStart,
+};
 use windlass_egress::Ledger;
-use windlass_tools::Caller;
 
-/// How long a keeper may take to read what it keeps, where that does not fit into its socket.
+/// How long a keeper may take to read its launch message, if the message does not fit into its socket buffer.
 const LAUNCH_WAIT: Duration = Duration::from_secs(5);
 
-/// What the journal keeps of a session's making, to go on with it after a restart.
-#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Spec {
-    #[serde(default = "usual_interrupt_grace_ms")]
-    pub interrupt_grace_ms: u64,
-    /// Absent in what a node wrote that knew of none.
-    #[serde(default)]
-    pub policy: Option<Policy>,
-    #[serde(default)]
-    pub cgroups: Vec<PathBuf>,
-    /// The session's temporary files, where it has no private `/tmp`.
-    #[serde(default)]
-    pub tmp: Option<PathBuf>,
-    #[serde(default)]
-    pub owner: Option<Owner>,
-    /// The session that it was forked from, and the first of its family.
-    #[serde(default)]
-    pub forked_from: Option<SessionId>,
-    #[serde(default)]
-    pub family: Option<SessionId>,
-    /// Its first room for twins.
-    #[serde(default)]
-    pub room: Option<PathBuf>,
-    /// The interpreter whose zygote its workers are forked from.
-    #[serde(default)]
-    pub zygote_of: Option<PathBuf>,
-    /// Its idle timeout in seconds, 0 for none; absent where the node's is meant.
-    #[serde(default)]
-    pub idle_s: Option<u64>,
-    /// The deadline of its turns that have none; absent where the node's is meant.
-    #[serde(default)]
-    pub deadline_ms: Option<u64>,
-}
-
-/// Of a session whose record does not say.
-fn usual_interrupt_grace_ms() -> u64 {
-    5000
-}
-
-/// The session that a twin was forked from, by its record.
-pub(crate) fn original_of(facts: &Facts) -> Option<SessionId> {
-    Spec::of(&facts.created).ok()?.forked_from
-}
-
-impl Spec {
-    /// From a session's record. Fields that the record lacks have their defaults; a record that cannot
-    /// be read is an error, since its policy would be lost.
-    pub(super) fn of(created: &NewSession) -> Result<Self, Failure> {
-        serde_json::from_value(created.spec.clone()).map_err(|error| {
-            internal(&format!("the record of session {} cannot be read: {error}", created.id))
-        })
-    }
-
-    /// As the journal keeps it.
-    pub(super) fn record(&self) -> Result<serde_json::Value, Failure> {
-        serde_json::to_value(self)
-            .map_err(|error| internal(&format!("a session's record cannot be made: {error}")))
-    }
-
-    /// How long the session may live.
-    fn wall_s(&self) -> Option<u64> {
-        self.policy.as_ref()?.limits.wall_s
-    }
-
-    /// Who its code is, to those who offer tools.
-    fn caller(&self, created: &NewSession) -> Caller {
-        let rules = self.policy.as_ref().map_or_else(Vec::new, |policy| policy.tools.clone());
-        let words = kinds::words_of(&created.worker_kind);
-        Caller { session: created.id.clone(), owner: self.owner.clone(), rules, words }
-    }
-
-    /// The hosts that it may reach, where its policy is a list of them.
-    fn hosts(&self) -> Option<HostRules> {
-        match &self.policy.as_ref()?.network {
-            Network::Hosts(rules) => Some(rules.clone()),
-            Network::None | Network::Open => None,
-        }
-    }
-}
-
-/// Makes a session: journal, keeper, owner. `first` is in its inbox before anybody can know it.
+/// Makes a session: journal, keeper, owner. `first` is put into the inbox before any other request can be.
 pub(crate) async fn create(
     context: &Arc<Context>,
     id: SessionId,
     wanted: CreateSession,
     first: Option<Request>,
-) -> Result<Handle, Failure> {
+) -> Result<SessionHandle, Failure> {
     if !context.sessions.reserve(&id).await {
         return Err(exists(&id));
     }
-    // Whoever asks may be gone before it is made; what was begun is finished all the same.
+    // The client may disconnect meanwhile. A task of its own finishes the session in any case.
     let made = tokio::spawn(make_reserved(context.clone(), id, wanted, first));
     made.await.map_err(|error| internal(&error.to_string()))?
 }
 
-/// Makes a session whose id is taken, or gives the id back.
+/// Makes a session whose id is reserved. If that fails, frees the id.
 async fn make_reserved(
     context: Arc<Context>,
     id: SessionId,
     wanted: CreateSession,
     first: Option<Request>,
-) -> Result<Handle, Failure> {
+) -> Result<SessionHandle, Failure> {
     let made = make(&context, id.clone(), wanted).await;
     match made {
         Ok((actor, handle)) => {
@@ -166,37 +87,37 @@ async fn make(
     context: &Arc<Context>,
     id: SessionId,
     wanted: CreateSession,
-) -> Result<(Actor, Handle), Failure> {
+) -> Result<(Actor, SessionHandle), Failure> {
     let prepared = {
         let (context, id) = (context.clone(), id.clone());
-        // It touches the disk and starts a process: not on the thread that serves turns.
+        // This writes to the disk and starts a process, so it must not block the thread that serves turns.
         tokio::task::spawn_blocking(move || prepare(&context, &id, &wanted))
             .await
             .map_err(|error| internal(&error.to_string()))??
     };
     let facts = prepared.log.facts();
     let half = NodeHalf::new(facts.epoch, facts.last_link);
-    let Prepared { log, keeper, launch, spec, made } = prepared;
+    let PreparedSession { log, keeper, launch, spec, resources } = prepared;
     let link = match reach_keeper(keeper, half, launch).await {
         Ok(link) => link,
         Err(error) => {
             drop(log);
             let (context, unmade) = (context.clone(), id.clone());
-            // It fails only with the runtime.
+            // The join fails only when the runtime stops.
             let _ = tokio::task::spawn_blocking(move || {
                 unrecord(&context, &unmade);
-                context.host.provision.release(&made);
+                context.host.provision.release(&resources);
             })
             .await;
             return Err(Failure::of_keeper(&id, &error));
         }
     };
-    Ok(assemble(context, Machine::default(), log, link, spec))
+    Ok(assemble(context, SessionMachine::default(), log, link, spec))
 }
 
-/// Connects to a session's keeper and tells it what it keeps.
+/// Connects to a session's keeper and sends it the launch message.
 async fn reach_keeper(
-    KeeperDoor { socket, start }: KeeperDoor,
+    KeeperEndpoint { socket, start }: KeeperEndpoint,
     half: NodeHalf,
     launch: Box<Launch>,
 ) -> std::io::Result<KeeperLink> {
@@ -209,24 +130,28 @@ async fn reach_keeper(
         }
         WorkerStart::Exec => KeeperLink::open(socket, half, Some(launch)),
     }?;
-    // Whoever hears that the session is there finds it there, also if this node dies now. A keeper
-    // that does not read is its owner's to deal with.
+    // The client is answered only after the launch is in the keeper's socket, so the session exists even if
+    // this node dies then. If the keeper does not read in time, the session's owner deals with that.
     match tokio::time::timeout(LAUNCH_WAIT, link.flushed()).await {
         Ok(told) => told.map(|()| link),
         Err(_) => Ok(link),
     }
 }
 
-struct Prepared {
+struct PreparedSession {
     log: SessionLog,
-    keeper: KeeperDoor,
+    keeper: KeeperEndpoint,
     launch: Box<Launch>,
     spec: Spec,
-    /// What is un-made if the keeper cannot be reached.
-    made: Made,
+    /// Released if the keeper cannot be reached.
+    resources: SessionResources,
 }
 
-fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<Prepared, Failure> {
+fn prepare(
+    context: &Context,
+    id: &SessionId,
+    wanted: &CreateSession,
+) -> Result<PreparedSession, Failure> {
     let policy = policy_of(wanted)?;
     let limits = policy.limits;
     if context.journal.has_session(id) {
@@ -237,10 +162,16 @@ fn prepare(context: &Context, id: &SessionId, wanted: &CreateSession) -> Result<
     match record(context, id, wanted, &lease, &spec) {
         Ok(log) => {
             let launch = launch_of(context, id, &lease, limits);
-            Ok(Prepared { log, keeper: lease.keeper, launch, spec, made: lease.made })
+            Ok(PreparedSession {
+                log,
+                keeper: lease.keeper,
+                launch,
+                spec,
+                resources: lease.resources,
+            })
         }
         Err(failure) => {
-            context.host.provision.release(&lease.made);
+            context.host.provision.release(&lease.resources);
             Err(failure)
         }
     }
@@ -257,24 +188,26 @@ fn record(
     let new = NewSession {
         id: id.clone(),
         created_at_ms: now_ms(),
-        workspace: lease.made.dir.workspace.display().to_string(),
+        workspace: lease.resources.dir.workspace.display().to_string(),
         worker_kind: lease.worker.recipe.kind.name.to_owned(),
         spec: spec.record()?,
-        quota_bytes: wanted.output_quota_bytes.unwrap_or(context.config.output_quota_bytes),
+        quota_bytes: wanted
+            .output_quota_bytes
+            .unwrap_or(context.config.defaults.output_quota_bytes),
     };
     context.journal.create(new).map_err(|error| creation_failed(id, &error))
 }
 
 fn spec_of(context: &Context, wanted: &CreateSession, policy: Policy, lease: &Lease) -> Spec {
-    let grace = context.config.interrupt_grace;
+    let grace = context.config.defaults.interrupt_grace;
     let grace = wanted.interrupt_grace_ms.map_or(grace, Duration::from_millis);
     Spec {
         interrupt_grace_ms: millis(grace),
         policy: Some(policy),
-        cgroups: lease.made.cgroups.clone(),
-        tmp: lease.made.dir.tmp.clone(),
+        cgroups: lease.resources.cgroups.clone(),
+        tmp: lease.resources.dir.tmp.clone(),
         owner: wanted.owner.clone(),
-        room: Some(lease.made.dir.family.clone()),
+        room: Some(lease.resources.dir.family_dir.clone()),
         zygote_of: lease.worker.zygote_of.clone(),
         idle_s: wanted.idle_s,
         deadline_ms: wanted.deadline_ms,
@@ -283,7 +216,7 @@ fn spec_of(context: &Context, wanted: &CreateSession, policy: Policy, lease: &Le
 }
 
 fn launch_of(context: &Context, id: &SessionId, lease: &Lease, limits: Limits) -> Box<Launch> {
-    let (config, dir) = (&context.config, &lease.made.dir);
+    let (config, dir) = (&context.config, &lease.resources.dir);
     let WorkerParts { recipe, plan, egress, .. } = &lease.worker;
     let pooled = matches!(lease.keeper.start, WorkerStart::Pool(_));
     Box::new(Launch {
@@ -291,34 +224,34 @@ fn launch_of(context: &Context, id: &SessionId, lease: &Lease, limits: Limits) -
         argv: recipe.argv.clone(),
         env: recipe.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         cwd: dir.workspace.clone(),
-        node_grace_ms: millis(config.node_grace),
-        start_timeout_ms: millis(config.start_timeout),
+        node_grace_ms: millis(config.keepers.node_grace),
+        start_timeout_ms: millis(config.keepers.start_timeout),
         plan: plan.clone(),
         egress: egress.clone(),
         limits,
-        cgroups: lease.made.cgroups.clone(),
+        cgroups: lease.resources.cgroups.clone(),
         from_zygote: matches!(lease.keeper.start, WorkerStart::Zygote(_)),
         socket: pooled.then(|| lease.keeper.socket.clone()),
-        family: Some(dir.family.clone()),
+        family: Some(dir.family_dir.clone()),
     })
 }
 
-/// Takes the record of a session back whose keeper could not be had: whoever asked is told so, and there is no
-/// such session.
+/// Removes the journal of a session whose keeper could not be reached. The client gets an error, and the
+/// session does not exist.
 pub(super) fn unrecord(context: &Context, id: &SessionId) {
     if let Err(error) = context.journal.remove(id) {
-        tracing::warn!(session = %id, %error, "the record of a session that was not made stays");
+        tracing::warn!(session = %id, %error, "cannot remove the journal of a session that was not made");
     }
 }
 
-/// The cgroups that a session's processes join.
+/// Makes the cgroups for a session's processes.
 pub(super) fn make_cgroups(
     context: &Context,
     id: &SessionId,
     limits: &Limits,
 ) -> Result<Vec<PathBuf>, Failure> {
     context.host.cgroups.make(id, limits).map_err(|error| {
-        Failure::while_making(format_args!("the cgroups of session {id} cannot be made"), &error)
+        Failure::while_making(format_args!("cannot make the cgroups of session {id}"), &error)
     })
 }
 
@@ -327,14 +260,14 @@ fn policy_of(wanted: &CreateSession) -> Result<Policy, Failure> {
     asked.resolve().map_err(|error| Failure::new(ErrorCode::BadRequest, error.to_string()))
 }
 
-/// A session's owner, and the handle by which the node reaches it. The keeper must answer the attach.
+/// Builds a session's owner and its handle. The attach is sent; the keeper must still answer it.
 pub(super) fn assemble(
     context: &Arc<Context>,
-    machine: Machine,
+    machine: SessionMachine,
     log: SessionLog,
     link: KeeperLink,
     spec: Spec,
-) -> (Actor, Handle) {
+) -> (Actor, SessionHandle) {
     let config = &context.config;
     let created = &log.facts().created;
     let id = created.id.clone();
@@ -344,8 +277,8 @@ pub(super) fn assemble(
     let clients = ClientPresence::default();
     let egress = spec
         .hosts()
-        .map(|rules| Arc::new(Ledger::new(rules, Box::new(Inbox(sender.clone())), now_ms)));
-    let handle = Handle {
+        .map(|rules| Arc::new(Ledger::new(rules, Box::new(OwnerInbox(sender.clone())), now_ms)));
+    let handle = SessionHandle {
         id: id.clone(),
         inbox: sender,
         info: info.clone(),
@@ -359,12 +292,12 @@ pub(super) fn assemble(
     let calls = ToolCalls::new(spec.caller(created));
     let wall_s = spec.wall_s();
     let wall_at = limits::wall_end(created.created_at_ms, wall_s);
-    let idle = IdleWatch::new(spec.idle_s, config.session_idle, clients);
+    let idle = IdleWatch::new(spec.idle_s, config.defaults.idle, clients);
     let mut life = Lifetime::new(idle, wall_s, wall_at);
     (life.cgroups, life.tmp) = (spec.cgroups, spec.tmp);
-    let deadlines = Deadlines::new(spec.deadline_ms, config.deadline);
+    let deadlines = Deadlines::new(spec.deadline_ms, config.defaults.deadline);
     let grace = Duration::from_millis(spec.interrupt_grace_ms);
-    let mut keeper = KeeperSide::new(link, spec.zygote_of, config.keeper_patience);
+    let mut keeper = KeeperSide::new(link, spec.zygote_of, config.keepers.patience);
     keeper.expect_answer();
     let actor = Actor {
         id,
@@ -383,13 +316,13 @@ pub(super) fn assemble(
     (actor, handle)
 }
 
-/// A session from its journal: what clients are shown of it. Without its policy it is not shown, since
-/// what the policy hides is found by it.
-pub(crate) fn info(facts: &Facts, state: SessionState) -> Result<api::Session, Failure> {
+/// What clients see of a session, from its journal. Fails if the record has no readable policy, because the
+/// policy says what is hidden.
+pub(crate) fn info(facts: &SessionFacts, state: SessionState) -> Result<api::Session, Failure> {
     Ok(info_with(facts, state, &Spec::of(&facts.created)?))
 }
 
-fn info_with(facts: &Facts, state: SessionState, spec: &Spec) -> api::Session {
+fn info_with(facts: &SessionFacts, state: SessionState, spec: &Spec) -> api::Session {
     api::Session {
         id: facts.created.id.clone(),
         state,
@@ -425,21 +358,22 @@ fn millis(duration: Duration) -> u64 {
 }
 
 pub(super) fn exists(id: &SessionId) -> Failure {
-    Failure::new(ErrorCode::SessionExists, format!("there is or was a session {id}"))
+    Failure::new(ErrorCode::SessionExists, format!("session {id} exists or has existed"))
 }
 
 pub(super) fn creation_failed(id: &SessionId, error: &CreateError) -> Failure {
     match error {
         CreateError::AlreadyExists(_) => exists(id),
-        CreateError::Append(AppendError::DiskFull { .. }) => {
-            Failure::new(ErrorCode::DiskFull, format!("the journal has no room for session {id}"))
-        }
+        CreateError::Append(AppendError::DiskFull { .. }) => Failure::new(
+            ErrorCode::DiskFull,
+            format!("no space left for the journal of session {id}"),
+        ),
         CreateError::Append(error @ AppendError::TooLarge { .. }) => {
-            let message = format!("the journal has no record for session {id}: {error}");
+            let message = format!("the journal cannot record session {id}: {error}");
             Failure::new(ErrorCode::MessageTooLarge, message)
         }
         other => {
-            Failure::while_making(format_args!("the journal of session {id} cannot be made"), other)
+            Failure::while_making(format_args!("cannot make the journal of session {id}"), other)
         }
     }
 }

@@ -1,31 +1,34 @@
-//! How a session's owner comes to be for a session that an earlier node left to its keeper.
+//! Takes over a session that an earlier node left to its keeper, and starts an owner for it.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use windlass_journal::{Facts, NewEvent, OpenTurn, SessionLog};
+use windlass_journal::{NewEvent, OpenTurn, SessionFacts, SessionLog};
 use windlass_lifecycle::link::NodeHalf;
-use windlass_lifecycle::session::{Facts as LifeFacts, FirstTurn, KeeperLoss, WorkerFact};
-use windlass_lifecycle::{Event, Session as Machine};
+use windlass_lifecycle::session::{FirstTurn, KeeperLoss, RecoveryFacts, WorkerFact};
+use windlass_lifecycle::{SessionEvent, SessionMachine};
 use windlass_protocol::event::{EndReason, EventKind};
 use windlass_protocol::link::FromKeeper;
 use windlass_protocol::{Epoch, LinkSeq, SessionId, TurnNo};
 
-use super::keeper_link::{Filled, KeeperLink};
+use super::keeper_link::{KeeperLink, LinkActivity};
 use super::receipts::WorkspaceFate;
-use super::start::{Spec, assemble, original_of};
+use super::spec::{Spec, original_of};
+use super::start::assemble;
 use crate::clock::now_ms;
 use crate::context::Context;
 use crate::keepers;
 use crate::session_dirs;
 
-/// How long a keeper that may have no session yet is waited for before it is taken for one that has.
+/// How long to wait for the answer of a keeper that may have no session. A keeper that does not answer in
+/// time counts as one with a session.
 const BEGUN_WAIT: Duration = Duration::from_secs(2);
 
-/// Takes over a session of an earlier node. A keeper that is gone makes it end, with its receipt,
-/// unless it had not begun: then it never was, and may be asked for again.
+/// Takes over a session of an earlier node. If the keeper is gone, the session ends with a receipt. If the
+/// keeper never got its launch, the session is removed as if it was never made, and a client can make it
+/// again.
 pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<(), String> {
     let (mut log, recovered) =
         context.journal.open_session(id).map_err(|error| format!("journal: {error}"))?;
@@ -37,11 +40,11 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
         drop(log);
         return unmake(context, id, &socket);
     }
-    let machine = Machine::recover(life_facts(log.facts()));
+    let machine = SessionMachine::recover(recovery_facts(log.facts()));
     let spec = match Spec::of(&log.facts().created) {
         Ok(spec) => spec,
         Err(failure) => {
-            // Without its policy nobody knows what it may do: it ends.
+            // The policy is unknown, so the session ends.
             if let Ok(link) = KeeperLink::open(socket.clone(), half(), None) {
                 link.peer_pid().into_iter().for_each(keepers::end);
             }
@@ -63,7 +66,7 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
             tokio::spawn(actor.run());
         }
         Err(error) => {
-            tracing::warn!(session = %id, %error, "the keeper is gone");
+            tracing::warn!(session = %id, %error, "the keeper is gone; ending the session");
             keepers::remove_socket(&socket);
             context.host.cgroups.remove_lost(&spec.cgroups);
             end_without_keeper(context, log, machine, id)?;
@@ -89,13 +92,13 @@ fn record_epoch(log: &mut SessionLog, epoch: Epoch) {
     }
 }
 
-/// Whether nothing is known of a session but that somebody asked for it.
-fn is_untouched(facts: &Facts) -> bool {
+/// Whether the journal has only the session's creation: no event of its keeper, and no turn.
+fn is_untouched(facts: &SessionFacts) -> bool {
     facts.last_link == LinkSeq(0) && facts.last_turn == TurnNo(0)
 }
 
-/// Whether a session's keeper was ever told what it keeps. A node says so before anybody hears that
-/// the session is there; one that dies earlier leaves a keeper that refuses us and goes, or none.
+/// Whether a session's keeper got its launch. A node sends the launch before it answers the client. If the
+/// node died before that, the keeper is gone, or refuses the attach and exits.
 async fn has_begun(socket: &Path, half: NodeHalf) -> bool {
     let Ok(mut link) = KeeperLink::open(socket.to_owned(), half, None) else { return false };
     let answer = async {
@@ -103,36 +106,36 @@ async fn has_begun(socket: &Path, half: NodeHalf) -> bool {
             if let Some((message, _)) = link.next_message().ok()? {
                 return Some(message);
             }
-            if link.fill().await == Filled::Closed {
+            if link.fill().await == LinkActivity::Closed {
                 return None;
             }
         }
     };
-    // The connection is dropped: the keeper's owner makes one of its own.
+    // This connection is dropped; the session's owner opens another.
     match tokio::time::timeout(BEGUN_WAIT, answer).await {
         Ok(answer) => matches!(answer, Some(FromKeeper::Attached(_))),
         Err(_) => true,
     }
 }
 
-/// Clears away what was made of a session that has not begun.
+/// Removes what was made for a session whose keeper never got its launch.
 fn unmake(context: &Context, id: &SessionId, socket: &Path) -> Result<(), String> {
-    tracing::info!(session = %id, "it had not begun when its node died: it is not made");
+    tracing::info!(session = %id, "the session had not begun when its node died; removing it");
     keepers::remove_socket(socket);
     context.host.cgroups.remove_of(id);
     let config = &context.config;
     session_dirs::remove(config, &config.tmp_of(id));
-    session_dirs::remove_empty(config, &config.room_of(id));
-    // An earlier release linked it to where its worker was confined in advance.
+    session_dirs::remove_empty(config, &config.family_dir_of(id));
+    // An earlier release made this symlink to the directory of a pooled worker.
     session_dirs::unlink(config, id);
-    // Only an empty one goes.
+    // Only an empty workspace is removed.
     let workspace = config.workspace_of(id);
     let _ = session_dirs::state(config)
         .and_then(|state| state.remove_directory(session_dirs::inside(config, &workspace)?));
     context.journal.remove(id).map(drop).map_err(|error| format!("journal: {error}"))
 }
 
-fn life_facts(facts: &Facts) -> LifeFacts {
+fn recovery_facts(facts: &SessionFacts) -> RecoveryFacts {
     let first = match facts.open_turns.first() {
         Some(OpenTurn { interrupt: Some(cause), .. }) => FirstTurn::Interrupting(*cause),
         Some(OpenTurn { stdin_wait: Some(_), .. }) => FirstTurn::AwaitingInput,
@@ -144,22 +147,22 @@ fn life_facts(facts: &Facts) -> LifeFacts {
         (false, None) => WorkerFact::Gone,
     };
     let open = facts.open_turns.iter().map(|turn| turn.number).collect();
-    // Each end is followed by the wish for another worker.
+    // The machine asks for a restart after each end of a worker.
     let restarts = facts.restarts.saturating_add(facts.ended_since_ready);
-    // A record that cannot be read ends the session before this is asked.
+    // A record that cannot be read has ended the session before this is called.
     let is_twin = original_of(facts).is_some();
-    LifeFacts { open, first, worker, restarts, is_twin }
+    RecoveryFacts { open, first, worker, restarts, is_twin }
 }
 
-/// Writes the end of a session whose keeper is gone: its open turns are lost, and so is it.
+/// Writes the end of a session whose keeper is gone: its open turns and the session are lost.
 fn end_without_keeper(
     context: &Context,
     mut log: SessionLog,
-    machine: Machine,
+    machine: SessionMachine,
     id: &SessionId,
 ) -> Result<(), String> {
-    let (_, effects) = machine.step(Event::KeeperLost(KeeperLoss::Died));
-    // A record that cannot be read says nothing of an original.
+    let (_, effects) = machine.step(SessionEvent::KeeperLost(KeeperLoss::Died));
+    // If the record cannot be read, the session counts as no twin.
     let original = original_of(log.facts());
     let made_at_ms = log.facts().created.created_at_ms;
     let reason = EndReason::KeeperLost;

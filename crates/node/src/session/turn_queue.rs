@@ -1,35 +1,35 @@
-//! A session's turns with their timers, and the replies that wait for them.
+//! A session's turns, their timers, and the replies that wait for them.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use windlass_journal::OpenTurn;
-use windlass_lifecycle::Event;
+use windlass_lifecycle::SessionEvent;
 use windlass_protocol::TurnNo;
-use windlass_protocol::link::Attached;
+use windlass_protocol::link::AttachReply;
 
 use super::deadlines::Deadlines;
-use super::limits::LimitsHeard;
+use super::limits::LimitReports;
+use super::output_ends::OutputEnds;
 use super::turns::{Snapshot, Turn, Turns};
-use super::view::Ends;
-use super::{LATE, Reply};
+use super::{LATE, ReplySender};
 
-/// Replies about turns that may wait in one session; one more is answered at once.
+/// Maximum number of replies that wait in one session. A further request is answered at once.
 const WAITERS_MAX: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct TurnQueue {
     pub turns: Turns,
-    /// The deadlines of turns that have none of their own.
+    /// The default deadlines.
     pub deadlines: Deadlines,
-    /// Limits that the session ran into.
-    pub limits: LimitsHeard,
+    /// Limits that the session has reached.
+    pub limits: LimitReports,
     waiters: Vec<Waiter>,
     interrupt_grace: Duration,
     deadline: Option<(TurnNo, Instant)>,
     grace: Option<(TurnNo, Instant)>,
-    /// The turn whose grace was given again because this node did not run: once for each turn.
+    /// The turn that got its grace again because this node was stopped. A turn gets it again only once.
     grace_again: Option<TurnNo>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct TurnQueue {
 #[derive(Debug)]
 struct Waiter {
     turn: TurnNo,
-    reply: Reply<Snapshot>,
+    reply: ReplySender<Snapshot>,
 }
 
 impl TurnQueue {
@@ -45,7 +45,7 @@ impl TurnQueue {
         Self {
             turns: Turns::default(),
             deadlines,
-            limits: LimitsHeard::default(),
+            limits: LimitReports::default(),
             waiters: Vec::new(),
             interrupt_grace,
             deadline: None,
@@ -54,7 +54,7 @@ impl TurnQueue {
         }
     }
 
-    /// The open turns of an earlier node. The deadline of the running one is counted from its start, which
+    /// Loads the open turns of an earlier node. The running turn's deadline counts from its start, which
     /// only the keeper knows ([`Self::rearm`]).
     pub fn reload(
         &mut self,
@@ -62,7 +62,7 @@ impl TurnQueue {
         code: Vec<(TurnNo, Bytes)>,
         running: Option<TurnNo>,
     ) {
-        self.turns.had_others();
+        self.turns.has_unknown_past();
         let code: HashMap<TurnNo, Bytes> = code.into_iter().collect();
         for open in open {
             if Some(open.number) == running && open.interrupt.is_some() {
@@ -70,15 +70,19 @@ impl TurnQueue {
             }
             let code = code.get(&open.number).cloned().unwrap_or_default();
             let mut turn = Turn::new(open.id.clone(), open.number, code, open.deadline_ms);
-            turn.output = Ends::elsewhere(open.output_bytes);
+            turn.output = OutputEnds::in_journal(open.output_bytes);
             turn.displays.clone_from(&open.displays);
             turn.stdin_wait.clone_from(&open.stdin_wait);
             self.turns.insert(turn);
         }
     }
 
-    /// Has a reply wait until the turn ends or asks for input; the reply comes back where too many wait.
-    pub fn wait(&mut self, turn: TurnNo, reply: Reply<Snapshot>) -> Result<(), Reply<Snapshot>> {
+    /// Keeps a reply until the turn ends or asks for input. Gives the reply back if too many wait.
+    pub fn wait(
+        &mut self,
+        turn: TurnNo,
+        reply: ReplySender<Snapshot>,
+    ) -> Result<(), ReplySender<Snapshot>> {
         self.waiters.retain(|waiter| !waiter.reply.is_closed());
         if self.waiters.len() >= WAITERS_MAX {
             return Err(reply);
@@ -88,18 +92,18 @@ impl TurnQueue {
     }
 
     /// The replies that wait for this turn.
-    pub fn take_waiters(&mut self, turn: TurnNo) -> Vec<Reply<Snapshot>> {
+    pub fn take_waiters(&mut self, turn: TurnNo) -> Vec<ReplySender<Snapshot>> {
         let due = self.waiters.extract_if(.., |waiter| waiter.turn == turn);
         due.map(|waiter| waiter.reply).collect()
     }
 
-    /// All replies that wait, each with its turn.
-    pub fn take_all_waiters(&mut self) -> Vec<(TurnNo, Reply<Snapshot>)> {
+    /// All waiting replies, each with its turn.
+    pub fn take_all_waiters(&mut self) -> Vec<(TurnNo, ReplySender<Snapshot>)> {
         let all = std::mem::take(&mut self.waiters);
         all.into_iter().map(|waiter| (waiter.turn, waiter.reply)).collect()
     }
 
-    /// The turn starts: its code goes to the keeper, and its deadline runs.
+    /// The turn starts: takes its code for the keeper, and arms its deadline.
     pub fn start(&mut self, turn: TurnNo) -> Option<Bytes> {
         let starting = self.turns.get_mut(turn)?;
         let code = std::mem::take(&mut starting.code);
@@ -109,7 +113,7 @@ impl TurnQueue {
         Some(code)
     }
 
-    /// The turn is interrupted: it has so long to stop.
+    /// The turn is interrupted: arms its grace.
     pub fn interrupted(&mut self, turn: TurnNo) {
         self.deadline = None;
         self.arm_grace(turn);
@@ -119,15 +123,16 @@ impl TurnQueue {
         self.grace = Some((turn, Instant::now() + self.interrupt_grace));
     }
 
-    /// The turn is over: none of its timers matters.
+    /// The turn has ended: disarms its timers.
     pub fn disarm(&mut self, turn: TurnNo) {
         self.deadline = self.deadline.filter(|(of, _)| *of != turn);
         self.grace = self.grace.filter(|(of, _)| *of != turn);
     }
 
-    /// The keeper has said how long the turn that it runs has run: the rest of its deadline is left, as
-    /// if no node had been replaced. A keeper that does not say gives it the whole deadline again.
-    pub fn rearm(&mut self, attached: &Attached, current: Option<TurnNo>) {
+    /// Arms the running turn's deadline after a node was replaced. The keeper reports how long the turn has
+    /// run, so only the rest of the deadline is left. If the keeper does not report it, the whole deadline
+    /// starts again.
+    pub fn rearm(&mut self, attached: &AttachReply, current: Option<TurnNo>) {
         let Some(turn) = attached.running.filter(|turn| current == Some(*turn)) else { return };
         let is_stopped = self.grace.is_some_and(|(of, _)| of == turn);
         let own_ms = self.turns.get(turn).and_then(|running| running.deadline_ms);
@@ -147,20 +152,20 @@ impl TurnQueue {
     }
 
     /// The turn whose deadline has passed.
-    pub fn deadline_passed(&mut self, now: Instant) -> Option<Event> {
+    pub fn deadline_passed(&mut self, now: Instant) -> Option<SessionEvent> {
         let (turn, _) = self.deadline.take_if(|(_, at)| *at <= now)?;
-        Some(Event::DeadlinePassed { turn })
+        Some(SessionEvent::DeadlinePassed { turn })
     }
 
-    /// The turn that has not stopped in time. Where this node itself did not run for a while, the turn
-    /// gets its grace again, once: it may have heard of the interrupt only now.
-    pub fn grace_passed(&mut self, now: Instant) -> Option<Event> {
+    /// The turn that has not stopped within its grace. If this node itself was stopped for a while, the
+    /// turn gets its grace again, once: it may have got the interrupt only now.
+    pub fn grace_passed(&mut self, now: Instant) -> Option<SessionEvent> {
         let (turn, at) = self.grace.take_if(|(_, at)| *at <= now)?;
         if now > at + LATE && self.grace_again != Some(turn) {
             self.grace_again = Some(turn);
             self.grace = Some((turn, now + self.interrupt_grace));
             return None;
         }
-        Some(Event::GracePassed { turn })
+        Some(SessionEvent::GracePassed { turn })
     }
 }

@@ -1,29 +1,30 @@
-//! The turns a session's owner has at hand: the open ones, and the last few that ended. Older ones
-//! are in the journal.
+//! The turns that a session's owner has in memory: the open ones, and the last few that ended. Older ones are
+//! only in the journal.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use bytes::Bytes;
-use windlass_journal::{OpenTurn, OutputRange, TurnRecord, Whose};
+use windlass_journal::{OpenTurn, OutputRange, OutputScope, TurnRecord};
 use windlass_protocol::api::{DisplayRef, StdinWait, TurnState};
 use windlass_protocol::event::{Receipt, TurnError, Usage};
 use windlass_protocol::host::Within;
 use windlass_protocol::limits::INPUT_BYTES_MAX;
 use windlass_protocol::{Outcome, TurnId, TurnNo};
 
-use super::view::Ends;
+use super::output_ends::OutputEnds;
 
-/// Ended turns kept at hand.
+/// Maximum number of ended turns in memory.
 const RECENT_MAX: usize = 8;
 
-/// Ids of older turns that are known without asking the journal; of a session with more, it is asked.
+/// Maximum number of remembered ids of older turns. In a session with more, every unknown id is looked up
+/// in the journal.
 const PAST_MAX: usize = 8192;
 
-/// Displays listed for one turn; later ones are still events.
+/// Maximum number of displays listed for one turn. Later ones are only events.
 const DISPLAYS_MAX: usize = 1000;
 
-/// A turn as its session's owner knows it.
+/// A turn in the memory of its session's owner.
 #[derive(Debug, Clone)]
 pub(crate) struct Turn {
     pub id: TurnId,
@@ -31,35 +32,35 @@ pub(crate) struct Turn {
     /// Empty once the keeper has it.
     pub code: Bytes,
     pub deadline_ms: Option<u64>,
-    /// The host tool call in which it was submitted.
+    /// The host tool call during which the turn was submitted.
     pub within: Option<Within>,
-    pub output: Ends,
-    pub extent: Extent,
+    pub output: OutputEnds,
+    pub extent: OutputExtent,
     pub displays: Vec<DisplayRef>,
-    /// Bytes so far of a display that goes on.
+    /// Bytes so far of a display that is not complete.
     pub display_bytes: u64,
     pub stdin_wait: Option<StdinWait>,
-    /// Input given and not yet taken by the code.
+    /// Bytes of input that the code has not read yet.
     pub input_bytes: usize,
-    pub end: Option<End>,
+    pub end: Option<TurnEnd>,
 }
 
-/// Where a turn's output lies in the session's: from its first byte to its last. Set when the turn ends;
-/// before that the journal's facts have it.
+/// The range of a turn's output in the session's output, from its first byte to its last. Set when the turn
+/// ends; before that the journal's facts have it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct OutputExtent {
     pub from: u64,
     pub to: u64,
-    /// Bytes of the turn's own; background output may lie between them.
+    /// Bytes of the turn itself. Background output may be between them.
     bytes: u64,
 }
 
-impl Extent {
+impl OutputExtent {
     pub fn of(open: &OpenTurn) -> Self {
         Self { from: open.output_from, to: open.output_to, bytes: open.output_bytes }
     }
 
-    /// The turn has printed so many bytes, which start there.
+    /// The turn has printed `bytes` bytes at offset `from`.
     pub fn extend(&mut self, from: u64, bytes: u64) {
         if self.bytes == 0 {
             self.from = from;
@@ -71,7 +72,7 @@ impl Extent {
 
 /// How a turn ended.
 #[derive(Debug, Clone)]
-pub(crate) struct End {
+pub(crate) struct TurnEnd {
     pub outcome: Outcome,
     pub error: Option<TurnError>,
     pub usage: Usage,
@@ -93,8 +94,8 @@ impl Turn {
             code,
             deadline_ms,
             within: None,
-            output: Ends::default(),
-            extent: Extent::default(),
+            output: OutputEnds::default(),
+            extent: OutputExtent::default(),
             displays: Vec::new(),
             display_bytes: 0,
             stdin_wait: None,
@@ -103,14 +104,14 @@ impl Turn {
         }
     }
 
-    /// A turn that ended long ago, from the journal. Its output is read from there too.
+    /// A turn that is only in the journal. Its output is read from there too.
     pub fn from_record(record: TurnRecord) -> Self {
         let mut turn = Self::new(record.id, record.number, Bytes::new(), None);
         let (from, to, bytes) = (record.output_from, record.output_to, record.output_bytes);
-        turn.extent = Extent { from, to, bytes };
-        turn.output = Ends::elsewhere(record.output_bytes);
+        turn.extent = OutputExtent { from, to, bytes };
+        turn.output = OutputEnds::in_journal(record.output_bytes);
         turn.displays = record.displays;
-        turn.end = Some(End {
+        turn.end = Some(TurnEnd {
             outcome: record.outcome,
             error: record.error,
             usage: record.usage,
@@ -119,22 +120,22 @@ impl Turn {
         turn
     }
 
-    /// Where the journal has its output.
+    /// The range of the turn's output in the journal.
     pub fn range(&self) -> OutputRange {
-        let Extent { from, to, .. } = self.extent;
-        OutputRange { from, to, whose: Whose::Turn(self.number) }
+        let OutputExtent { from, to, .. } = self.extent;
+        OutputRange { from, to, scope: OutputScope::Turn(self.number) }
     }
 
-    /// Whether the keeper has room for so much more input.
+    /// Whether `bytes` more input stays within the limit of unread input.
     pub fn takes_input(&self, bytes: usize) -> bool {
         self.input_bytes + bytes <= INPUT_BYTES_MAX
     }
 
-    /// A display is complete: an update takes the place of the one with its id.
+    /// A display is complete. An update replaces the display with the same id.
     pub fn show(&mut self, display: DisplayRef, update: bool) {
-        let same = |shown: &&mut DisplayRef| update && shown.id.is_some() && shown.id == display.id;
-        if let Some(shown) = self.displays.iter_mut().find(same) {
-            *shown = display;
+        let same = |old: &&mut DisplayRef| update && old.id.is_some() && old.id == display.id;
+        if let Some(old) = self.displays.iter_mut().find(same) {
+            *old = display;
         } else if self.displays.len() < DISPLAYS_MAX {
             self.displays.push(display);
         }
@@ -147,22 +148,22 @@ pub(crate) struct Turns {
     by_number: HashMap<TurnNo, Turn>,
     by_id: HashMap<TurnId, TurnNo>,
     recent: VecDeque<TurnNo>,
-    past: Past,
+    past: PastIds,
 }
 
-/// Which ids turns had that are not at hand any more: as numbers that stand for them, so that a new id
-/// need not be looked for in the journal.
+/// The ids of turns that are not in memory any more, as hashes. With them, a new id need not be looked up
+/// in the journal.
 #[derive(Debug)]
-enum Past {
+enum PastIds {
     All {
         ids: HashSet<u64>,
         hasher: RandomState,
     },
-    /// Some are in the journal alone.
-    Unknown,
+    /// The journal has turns whose ids are not remembered.
+    Incomplete,
 }
 
-impl Default for Past {
+impl Default for PastIds {
     fn default() -> Self {
         Self::All { ids: HashSet::new(), hasher: RandomState::new() }
     }
@@ -188,52 +189,52 @@ impl Turns {
         self.by_number.get_mut(&number)
     }
 
-    /// The turn of that id. Chosen ids are never plain numbers, so a number is every turn's second
-    /// name.
+    /// The turn with this id. Ids that clients choose are never plain numbers, so every turn can also be
+    /// named by its number.
     pub fn number(&self, id: &TurnId) -> Option<TurnNo> {
         let by_number = || id.as_str().parse().ok().map(TurnNo);
         let found = self.by_id.get(id).copied().or_else(by_number)?;
         self.by_number.contains_key(&found).then_some(found)
     }
 
-    /// The turn ended: it stays at hand until its end is in the journal and enough others have ended.
+    /// The turn ended. It stays in memory until its end is in the journal and [`RECENT_MAX`] others have
+    /// ended.
     pub fn ended(&mut self, number: TurnNo) {
         self.recent.push_back(number);
     }
 
-    /// The ends of all turns are in the journal: older ones need not be at hand. While a full disk owes
-    /// some to the journal, all stay, as many as a session can have open at once: no more are accepted
-    /// meanwhile.
-    pub fn let_go_of_recorded(&mut self) {
+    /// The ends of all turns are in the journal: drops the older ones from memory. While a full disk delays
+    /// the records, all turns stay. Their number is bounded, because no more turns are accepted meanwhile.
+    pub fn drop_recorded(&mut self) {
         while self.recent.len() > RECENT_MAX {
             if let Some(oldest) = self.recent.pop_front() {
-                self.put_by(oldest);
+                self.retire(oldest);
             }
         }
     }
 
-    fn put_by(&mut self, number: TurnNo) {
+    fn retire(&mut self, number: TurnNo) {
         let Some(turn) = self.by_number.get(&number) else { return };
         match &mut self.past {
-            Past::All { ids, hasher } if ids.len() < PAST_MAX => {
+            PastIds::All { ids, hasher } if ids.len() < PAST_MAX => {
                 ids.insert(hasher.hash_one(&turn.id));
             }
-            Past::All { .. } => self.past = Past::Unknown,
-            Past::Unknown => {}
+            PastIds::All { .. } => self.past = PastIds::Incomplete,
+            PastIds::Incomplete => {}
         }
         self.remove(number);
     }
 
-    /// An earlier node had turns that are not at hand.
-    pub fn had_others(&mut self) {
-        self.past = Past::Unknown;
+    /// An earlier node had turns that are not in memory.
+    pub fn has_unknown_past(&mut self) {
+        self.past = PastIds::Incomplete;
     }
 
-    /// Whether a turn of this id may be in the journal, although none is at hand.
+    /// Whether a turn with this id may be in the journal, although it is not in memory.
     pub fn may_be_past(&self, id: &TurnId) -> bool {
         match &self.past {
-            Past::All { ids, hasher } => ids.contains(&hasher.hash_one(id)),
-            Past::Unknown => true,
+            PastIds::All { ids, hasher } => ids.contains(&hasher.hash_one(id)),
+            PastIds::Incomplete => true,
         }
     }
 }
@@ -248,30 +249,30 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_there_is_looked_for_in_the_journal() {
+    fn only_ids_of_past_turns_are_looked_up_in_the_journal() {
         let mut turns = Turns::default();
         let past = (RECENT_MAX + 3) as u64;
         for number in 1..=past {
             turns.insert(turn(number));
             turns.ended(TurnNo(number));
         }
-        assert_eq!(turns.number(&turn(3).id), Some(TurnNo(3)), "its end may not be recorded");
-        turns.let_go_of_recorded();
-        assert_eq!(turns.number(&turn(3).id), None, "it is not at hand any more");
+        assert_eq!(turns.number(&turn(3).id), Some(TurnNo(3)), "its end may not be in the journal");
+        turns.drop_recorded();
+        assert_eq!(turns.number(&turn(3).id), None, "it is not in memory any more");
         assert!(turns.may_be_past(&turn(3).id));
         assert!(!turns.may_be_past(&turn(past + 1).id));
-        turns.had_others();
+        turns.has_unknown_past();
         assert!(turns.may_be_past(&turn(past + 1).id));
     }
 
     #[test]
-    fn a_session_with_very_many_turns_has_them_looked_for() {
+    fn with_more_turns_than_ids_are_remembered_every_id_is_looked_up() {
         let mut turns = Turns::default();
         let many = (PAST_MAX + RECENT_MAX + 2) as u64;
         for number in 1..=many {
             turns.insert(turn(number));
             turns.ended(TurnNo(number));
-            turns.let_go_of_recorded();
+            turns.drop_recorded();
         }
         assert!(turns.may_be_past(&turn(many + 1).id));
     }

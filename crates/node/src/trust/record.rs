@@ -1,6 +1,6 @@
-//! The record of what sessions could write, in a file of the state directory: one line for each root,
-//! written before the first session starts that has it. Lines are added and never removed, since what a
-//! session left in a directory stays there. docs/environments.md describes the format.
+//! The record of the roots in which sessions could write, in a file of the state directory. Each root has one
+//! line, which is written before the first session with this root starts. Lines are never removed, because
+//! the files that a session left stay. docs/environments.md describes the format.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -10,34 +10,34 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The record's file, below the state directory.
+/// The name of the record's file in the state directory.
 pub(crate) const FILE: &str = "writable-roots";
 
 /// The version of the file's format.
 const VERSION: u32 = 1;
 
-/// Roots that are kept. Of more, those in the same directory become that directory.
+/// Maximum number of roots. Over the limit, roots in the same directory are replaced by that directory.
 const ROOTS_MAX: usize = 4096;
 
-/// The longest file that is read.
+/// Maximum size of the file.
 const FILE_BYTES_MAX: u64 = 32 << 20;
 
 /// The file's first line.
 #[derive(Debug, Serialize, Deserialize)]
-struct Head {
+struct RecordHeader {
     version: u32,
 }
 
-/// See the module's first lines.
+/// The record, as it was read from its file.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct RootsRecord {
     file: PathBuf,
-    /// All roots, or why they are not known.
+    /// All roots, or why the file cannot be read.
     roots: Result<BTreeSet<PathBuf>, String>,
 }
 
-impl Record {
-    /// Reads `file`, or makes it with the roots that `earlier` gives.
+impl RootsRecord {
+    /// Reads `file`, or creates it with the roots of `earlier`.
     pub fn open(file: &Path, earlier: impl FnOnce() -> Result<Vec<PathBuf>, String>) -> Self {
         let roots = match read(file) {
             Ok(Some(roots)) => Ok(roots),
@@ -58,7 +58,8 @@ impl Record {
         self.roots.as_ref().map_err(String::as_str)
     }
 
-    /// Whether it holds `root` or what is above it. One that cannot be read holds everything.
+    /// Whether the record contains `root` or one of its parents. An unreadable record counts as containing
+    /// everything.
     pub fn has(&self, root: &Path) -> bool {
         match &self.roots {
             Ok(roots) => root.ancestors().any(|above| roots.contains(above)),
@@ -66,7 +67,7 @@ impl Record {
         }
     }
 
-    /// Adds a root, on the disk first.
+    /// Adds a root, first on the disk, then in memory.
     pub fn add(&mut self, root: &Path) -> io::Result<()> {
         let root = as_text(root);
         let Ok(roots) = &mut self.roots else { return Ok(()) };
@@ -84,13 +85,13 @@ impl Record {
     }
 }
 
-/// The root as the file can have it: of a name that is no text, the directory above.
+/// The root in a form that the file can hold: for a path that is not UTF-8, the nearest parent that is.
 fn as_text(root: &Path) -> PathBuf {
     let text = root.ancestors().find(|above| above.to_str().is_some());
     text.unwrap_or(Path::new("/")).to_owned()
 }
 
-/// As many roots as are kept. What is left holds all that the others did.
+/// Reduces the roots to the limit. The remaining roots contain all former ones.
 fn bounded(mut roots: BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
     while roots.len() > ROOTS_MAX {
         let mut below: BTreeMap<&Path, usize> = BTreeMap::new();
@@ -105,7 +106,7 @@ fn bounded(mut roots: BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
     roots
 }
 
-/// The roots in a file; nothing where there is none.
+/// The roots in a file; `None` if the file does not exist.
 fn read(file: &Path) -> Result<Option<BTreeSet<PathBuf>>, String> {
     let mut text = String::new();
     match File::open(file) {
@@ -117,14 +118,14 @@ fn read(file: &Path) -> Result<Option<BTreeSet<PathBuf>>, String> {
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("it is longer than {FILE_BYTES_MAX} bytes"));
     }
-    // A last line without an end was not written whole, so its session has not started.
+    // An incomplete last line means that its session has not started.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let mut lines = whole.lines();
     let head = lines.next().ok_or("it is empty")?;
-    let Head { version } =
+    let RecordHeader { version } =
         serde_json::from_str(head).map_err(|error| format!("line 1: {error}"))?;
     if version != VERSION {
-        return Err(format!("its version is {version}, and this release reads {VERSION}"));
+        return Err(format!("its version is {version}, but this release reads version {VERSION}"));
     }
     let mut roots = BTreeSet::new();
     for (number, line) in lines.enumerate() {
@@ -146,14 +147,14 @@ fn append(file: &Path, root: &Path) -> io::Result<()> {
     line.push(b'\n');
     let mut opened = OpenOptions::new().append(true).open(file)?;
     let before = opened.metadata()?.len();
-    // It outlives a power cut, as what the session writes there may.
+    // Synced, because the record must survive a power failure like the files of the session.
     let written = opened.write_all(&line).and_then(|()| opened.sync_data());
     written.inspect_err(|_| drop(opened.set_len(before)))
 }
 
-/// Writes the whole file, and puts it in the old one's place.
+/// Writes the whole file and replaces the old one.
 fn write(file: &Path, roots: &BTreeSet<PathBuf>) -> io::Result<()> {
-    let mut bytes = serde_json::to_vec(&Head { version: VERSION })?;
+    let mut bytes = serde_json::to_vec(&RecordHeader { version: VERSION })?;
     bytes.push(b'\n');
     for root in roots {
         bytes.extend(serde_json::to_vec(root)?);
@@ -176,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_is_there_for_the_next_node() {
+    fn the_next_node_reads_the_roots_that_were_added() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(FILE);
-        let mut record = Record::open(&file, || Ok(vec![PathBuf::from("/old")]));
+        let mut record = RootsRecord::open(&file, || Ok(vec![PathBuf::from("/old")]));
         record.add(Path::new("/p/one \"two\"\n")).unwrap();
         assert!(record.has(Path::new("/p/one \"two\"\n/deep")) && record.has(Path::new("/old/a")));
         assert!(!record.has(Path::new("/p")) && !record.has(Path::new("/older")));
-        let next = Record::open(&file, || panic!("there is a record"));
+        let next = RootsRecord::open(&file, || panic!("there is a record"));
         assert_eq!(next.roots(), record.roots());
     }
 
@@ -201,36 +202,36 @@ mod tests {
         ];
         for text in bad {
             std::fs::write(&file, text).unwrap();
-            let mut record = Record::open(&file, none);
+            let mut record = RootsRecord::open(&file, none);
             assert!(record.roots().is_err(), "{text:?}");
             record.add(Path::new("/new")).unwrap();
-            assert_eq!(std::fs::read_to_string(&file).unwrap(), text, "it is left as it is");
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), text, "the file is not changed");
         }
-        let record = Record::open(&dir.path().join("other"), || Err("no journal".to_owned()));
+        let record = RootsRecord::open(&dir.path().join("other"), || Err("no journal".to_owned()));
         assert_eq!(record.roots(), Err("no journal"));
     }
 
     #[test]
-    fn a_line_that_was_not_written_whole_was_no_sessions() {
+    fn an_incomplete_last_line_is_dropped() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(FILE);
         std::fs::write(&file, "{\"version\":1}\n\"/a\"\n\"/half").unwrap();
-        let mut record = Record::open(&file, none);
+        let mut record = RootsRecord::open(&file, none);
         assert_eq!(record.roots().unwrap().len(), 1);
         record.add(Path::new("/b")).unwrap();
-        assert_eq!(Record::open(&file, none).roots(), record.roots());
+        assert_eq!(RootsRecord::open(&file, none).roots(), record.roots());
     }
 
     #[test]
-    fn too_many_roots_become_what_holds_them() {
+    fn too_many_roots_are_replaced_by_their_parent() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(FILE);
         let many = (0..ROOTS_MAX).map(|number| PathBuf::from(format!("/t/{number}"))).collect();
-        let mut record = Record::open(&file, || Ok(many));
+        let mut record = RootsRecord::open(&file, || Ok(many));
         assert_eq!(record.roots().unwrap().len(), ROOTS_MAX);
         record.add(Path::new("/p/one")).unwrap();
         let expected = [PathBuf::from("/p/one"), PathBuf::from("/t")].into();
         assert_eq!(record.roots(), Ok(&expected));
-        assert_eq!(Record::open(&file, none).roots(), Ok(&expected));
+        assert_eq!(RootsRecord::open(&file, none).roots(), Ok(&expected));
     }
 }

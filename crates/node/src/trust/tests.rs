@@ -1,4 +1,4 @@
-//! Roots and the places that they spoil.
+//! Which programs are trusted, given the roots in which sessions could write.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Stage {
 }
 
 #[test]
-fn what_a_session_could_write_is_not_trusted_ever_after() {
+fn a_directory_that_a_session_could_write_is_never_trusted_again() {
     let stage = Stage::new();
     let (trust, planted) = (stage.trust(), stage.at("work/.venv/bin/python"));
     assert!(trust.way(&planted).is_ok());
@@ -48,7 +48,7 @@ fn what_a_session_could_write_is_not_trusted_ever_after() {
 }
 
 #[test]
-fn a_link_in_a_sessions_directory_spoils_the_way() {
+fn a_path_through_a_symlink_in_a_session_s_directory_is_not_trusted() {
     let stage = Stage::new();
     let trust = stage.trust();
     trust.remember([&stage.at("work")]).unwrap();
@@ -58,7 +58,7 @@ fn a_link_in_a_sessions_directory_spoils_the_way() {
 }
 
 #[test]
-fn the_nodes_own_directories_for_sessions_need_no_record() {
+fn the_node_s_directories_for_sessions_need_no_record() {
     let stage = Stage::new();
     let (trust, before) = (stage.trust(), std::fs::read(stage.at("state").join(FILE)).unwrap());
     assert!(trust.way(&stage.at("state/workspaces/python")).is_err());
@@ -68,11 +68,11 @@ fn the_nodes_own_directories_for_sessions_need_no_record() {
 }
 
 #[test]
-fn a_root_inside_of_a_tree_spoils_the_tree() {
+fn a_tree_with_a_root_inside_is_not_trusted() {
     let stage = Stage::new();
     let trust = stage.trust();
     let trees = [stage.at("tools")].into();
-    let places = Places { directories: BTreeSet::new(), trees };
+    let places = CodeDirs { directories: BTreeSet::new(), trees };
     assert_eq!(trust.check(&places), Ok(()));
     trust.remember([&stage.at("tools/lib/package")]).unwrap();
     assert!(matches!(trust.check(&places), Err(Distrust::Written { .. })));
@@ -80,7 +80,7 @@ fn a_root_inside_of_a_tree_spoils_the_tree() {
 }
 
 #[test]
-fn what_everybody_can_write_is_not_trusted() {
+fn a_directory_that_every_user_can_write_is_not_trusted() {
     let stage = Stage::new();
     let trust = stage.trust();
     let mode = |mode| std::fs::set_permissions(stage.at("tools"), PermissionsExt::from_mode(mode));
@@ -91,7 +91,7 @@ fn what_everybody_can_write_is_not_trusted() {
 }
 
 #[test]
-fn without_a_readable_record_only_what_is_roots_is_trusted() {
+fn without_a_readable_record_only_directories_of_root_are_trusted() {
     let stage = Stage::new();
     std::fs::write(stage.at("state").join(FILE), "?").unwrap();
     let trust = stage.trust();
@@ -105,10 +105,10 @@ fn without_a_readable_record_only_what_is_roots_is_trusted() {
 }
 
 #[test]
-fn a_session_waits_for_what_is_started_from_its_directory() {
+fn a_session_waits_for_a_program_that_is_started_from_its_directory() {
     let stage = Stage::new();
     let trust = Arc::new(stage.trust());
-    let mut places = Places::default();
+    let mut places = CodeDirs::default();
     places.add_way(&stage.at("work/.venv/bin/python")).unwrap();
     let held = trust.hold(&places).unwrap();
     trust.remember([&stage.at("tools")]).unwrap();

@@ -1,47 +1,50 @@
-//! The way from a path to what it stands for: every directory in which a name is looked up, with
-//! symbolic links followed one at a time. The kernel's links in `/proc` are refused: what they stand
-//! for depends on who asks, so they would name another file to the node than to a session.
+//! Resolves a path and lists every directory in which a part is looked up, following symlinks one at a time.
+//! The magic links of `/proc` are refused: their target depends on the process that reads them, so they would
+//! mean another file for the node than for a session.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// Links that are followed for one path, as many as the kernel follows.
+/// Maximum number of symlinks that are followed for one path, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// Where a path leads.
+/// A path, resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct ResolvedPath {
     pub real: PathBuf,
-    /// In which names were looked up. They are free of links.
+    /// The directories in which parts were looked up. These paths contain no symlinks.
     pub directories: BTreeSet<PathBuf>,
-    /// Those of them that hold a link which was followed.
+    /// Those directories that contain a symlink which was followed.
     pub with_links: BTreeSet<PathBuf>,
 }
 
-/// Why a path leads nowhere.
+/// Why a path cannot be resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum WayError {
+pub(crate) enum ResolveError {
     #[error("{0} is not an absolute path")]
     Relative(PathBuf),
-    #[error("{0} is a link of the kernel's, which leads elsewhere for each process")]
+    #[error("{0} is a magic link of the kernel, whose target differs between processes")]
     Magic(PathBuf),
     #[error("{0} leads through more than {LINKS_MAX} symbolic links")]
     TooManyLinks(PathBuf),
-    #[error("{path} cannot be looked at: {why}")]
+    #[error("cannot read {path}: {why}")]
     Look { path: PathBuf, why: String },
 }
 
-/// Follows `path` to its end, which exists.
-pub(crate) fn resolve(path: &Path) -> Result<Way, WayError> {
+/// Resolves `path`, which must exist.
+pub(crate) fn resolve(path: &Path) -> Result<ResolvedPath, ResolveError> {
     let (mut directories, mut with_links) = (BTreeSet::new(), BTreeSet::new());
     let real = follow(path, &mut directories, &mut with_links)?;
-    Ok(Way { real, directories, with_links })
+    Ok(ResolvedPath { real, directories, with_links })
 }
 
-/// The same; `directories` gets those that were looked into, also on a way that ends too early.
-pub(super) fn walk(path: &Path, directories: &mut BTreeSet<PathBuf>) -> Result<PathBuf, WayError> {
+/// Resolves `path`. `directories` gets the directories in which parts were looked up, also on an error.
+pub(super) fn walk(
+    path: &Path,
+    directories: &mut BTreeSet<PathBuf>,
+) -> Result<PathBuf, ResolveError> {
     follow(path, directories, &mut BTreeSet::new())
 }
 
@@ -49,13 +52,13 @@ fn follow(
     path: &Path,
     directories: &mut BTreeSet<PathBuf>,
     with_links: &mut BTreeSet<PathBuf>,
-) -> Result<PathBuf, WayError> {
+) -> Result<PathBuf, ResolveError> {
     if !path.is_absolute() {
-        return Err(WayError::Relative(path.to_owned()));
+        return Err(ResolveError::Relative(path.to_owned()));
     }
     let mut real = PathBuf::from("/");
     let mut links = 0;
-    // The next part is the last.
+    // A stack: the next part is at the end.
     let mut left = parts(path);
     while let Some(part) = left.pop() {
         if part == OsStr::new("..") {
@@ -63,8 +66,10 @@ fn follow(
             continue;
         }
         let next = real.join(&part);
-        let looked =
-            |error: io::Error| WayError::Look { path: next.clone(), why: error.kind().to_string() };
+        let looked = |error: io::Error| ResolveError::Look {
+            path: next.clone(),
+            why: error.kind().to_string(),
+        };
         if !directories.contains(&real) {
             directories.insert(real.clone());
         }
@@ -75,10 +80,10 @@ fn follow(
         }
         links += 1;
         if links > LINKS_MAX {
-            return Err(WayError::TooManyLinks(path.to_owned()));
+            return Err(ResolveError::TooManyLinks(path.to_owned()));
         }
         if is_procfs(&real).map_err(looked)? {
-            return Err(WayError::Magic(next));
+            return Err(ResolveError::Magic(next));
         }
         with_links.insert(real.clone());
         let target = std::fs::read_link(&next).map_err(looked)?;
@@ -90,7 +95,7 @@ fn follow(
     Ok(real)
 }
 
-/// The names in a path, the last one first.
+/// The parts of a path, last part first.
 fn parts(path: &Path) -> Vec<OsString> {
     let names = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -113,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_directory_on_the_way_is_told() {
+    fn every_directory_on_the_path_is_listed() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         let at = |name: &str| root.join(name);
@@ -132,19 +137,19 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_elsewhere_for_each_process_is_refused() {
+    fn magic_links_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         for (name, target) in [("cwd", "/proc/self/cwd/etc"), ("fd", "/dev/fd/0")] {
             symlink(target, root.join(name)).unwrap();
             let refused = resolve(&root.join(name));
-            assert!(matches!(refused, Err(WayError::Magic(_))), "{name}: {refused:?}");
+            assert!(matches!(refused, Err(ResolveError::Magic(_))), "{name}: {refused:?}");
         }
         symlink("loop", root.join("loop")).unwrap();
         let refused = resolve(&root.join("loop"));
-        assert!(matches!(refused, Err(WayError::TooManyLinks(_))), "{refused:?}");
-        assert!(matches!(resolve(Path::new("bin/python")), Err(WayError::Relative(_))));
+        assert!(matches!(refused, Err(ResolveError::TooManyLinks(_))), "{refused:?}");
+        assert!(matches!(resolve(Path::new("bin/python")), Err(ResolveError::Relative(_))));
         let missing = resolve(&root.join("none/python"));
-        assert!(matches!(missing, Err(WayError::Look { .. })), "{missing:?}");
+        assert!(matches!(missing, Err(ResolveError::Look { .. })), "{missing:?}");
     }
 }

@@ -1,16 +1,16 @@
-//! The environment of a worker: an allow-list of the node's own variables, then what the client
-//! adds. Nothing else of the node's is visible inside.
+//! The environment variables of a worker: an allow-list of the node's variables, then those of the client.
+//! The worker sees no other variable of the node.
 
 use std::collections::BTreeMap;
 
-/// Variables of the node's that a worker gets: who and where the user is, and how text looks.
+/// The node's variables that a worker gets: about the user, the directories and the language.
 const INHERITED: [&str; 10] =
     ["HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER"];
 
-/// What programs must know in a session without a terminal.
+/// For programs in a session without a terminal.
 const FIXED: [(&str, &str); 3] = [("TERM", "dumb"), ("PAGER", "cat"), ("GIT_PAGER", "cat")];
 
-/// A worker's environment, with `added` last.
+/// A worker's environment. `added` overrides the others.
 pub(super) fn of_worker(added: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut env: BTreeMap<String, String> = INHERITED
         .iter()

@@ -1,5 +1,5 @@
-//! The Python worker: which interpreter, and how it is started. What lies where a session could write
-//! is run in a session's sandbox only, and makes nothing readable there.
+//! The Python worker: which interpreter it uses, and how it is started. An interpreter that a session could
+//! have written runs only in a session's sandbox, and does not make any path readable there.
 
 mod layout;
 
@@ -13,11 +13,11 @@ use windlass_protocol::ErrorCode;
 use windlass_protocol::api::CreateSession;
 use windlass_protocol::kinds::{self, WorkerKind};
 
-use super::files::{self, Embedded};
+use super::program_files::{self, EmbeddedFile};
 use super::{Launcher, Recipe, ZygoteRecipe, environment};
 use crate::failure::Failure;
-use crate::trust::way::{self, Way, WayError};
-use crate::trust::{Advice, Distrust, Places, Trust};
+use crate::trust::way::{self, ResolveError, ResolvedPath};
+use crate::trust::{Advice, CodeDirs, Distrust, Trust};
 
 macro_rules! embedded {
     ($($file:literal),* $(,)?) => {
@@ -28,14 +28,14 @@ macro_rules! embedded {
     };
 }
 
-/// The sandbox, for interpreters that confine themselves.
-const SANDBOX: Embedded = (
+/// The shared object with which a forked worker confines itself.
+const SANDBOX: EmbeddedFile = (
     "windlass_worker/libwindlass_confine.so",
     include_bytes!(concat!(env!("OUT_DIR"), "/libwindlass_confine.so")),
 );
 
-/// The worker's program.
-const FILES: &[Embedded] = &embedded![
+/// The files of the worker's program.
+const FILES: &[EmbeddedFile] = &embedded![
     "__init__.py",
     "afresh.py",
     "awaiting.py",
@@ -66,16 +66,16 @@ const FILES: &[Embedded] = &embedded![
     "zygote.py",
 ];
 
-/// Starts the worker from the directory that is its last argument. The code's own `sys.path` and
-/// `sys.argv` are then what they would be without it.
+/// Starts the worker from the directory in its last argument. Afterwards `sys.path` and `sys.argv` are the
+/// same as in a plain interpreter.
 const BOOT: &str = "import sys; sys.path.insert(0, sys.argv.pop()); \
     from windlass_worker.main import main; del sys.path[0]; main()";
 
-/// The same for a zygote, whose other arguments are the modules that it imports.
+/// The same for a zygote. Its other arguments are the modules to import.
 const BOOT_ZYGOTE: &str = "import sys; sys.path.insert(0, sys.argv.pop()); \
     from windlass_worker.zygote import start; del sys.path[0]; start(sys.argv[1:])";
 
-/// Modules of the standard library that every zygote has: what small programs import.
+/// Modules of the standard library that every zygote imports, because small programs use them.
 const STANDARD: [&str; 32] = [
     "abc",
     "argparse",
@@ -112,15 +112,15 @@ const STANDARD: [&str; 32] = [
 ];
 
 /// The interpreter of sessions that name none and have no virtual environment.
-const USUAL: &str = "python3";
+const DEFAULT_INTERPRETER: &str = "python3";
 
-/// Interpreters whose real program is remembered; the memory is emptied when it is full.
-const KNOWN_MAX: usize = 64;
+/// Maximum number of shims in the cache. A full cache is emptied.
+const SHIMS_MAX: usize = 64;
 
 /// The longest path of a real interpreter.
 const PATH_BYTES_MAX: u64 = 4096;
 
-/// Prints the real interpreter of one that stands in for it.
+/// Makes a shim print the path of its real interpreter.
 const REAL_PROGRAM: &str = "import sys; print(sys.executable)";
 
 /// How Python workers are started.
@@ -130,14 +130,14 @@ pub(super) struct Python {
     trust: Arc<Trust>,
     /// Interpreters that the user has named or has on PATH, by those names.
     named: Vec<String>,
-    /// Scripts on PATH that stand in for an interpreter (pyenv's shims), and what they start.
+    /// Cache: scripts on PATH that start an interpreter (pyenv's shims), and the real interpreter of each.
     real: Mutex<HashMap<PathBuf, PathBuf>>,
 }
 
 impl Python {
     pub fn prepare(dir: &Path, trust: Arc<Trust>, named: Vec<String>) -> io::Result<Self> {
-        let files: Vec<Embedded> = FILES.iter().copied().chain([SANDBOX]).collect();
-        let root = files::lay_out(dir, "python", &files)?;
+        let files: Vec<EmbeddedFile> = FILES.iter().copied().chain([SANDBOX]).collect();
+        let root = program_files::lay_out(dir, "python", &files)?;
         Ok(Self { root, trust, named, real: Mutex::default() })
     }
 
@@ -145,11 +145,11 @@ impl Python {
         self.root.display().to_string()
     }
 
-    /// What a session may read of its interpreter outside of the policy's readable paths. An
-    /// interpreter that a session could have changed adds nothing, unless the user has named it.
-    fn needed(&self, interpreter: &Path, way: &Way) -> Vec<PathBuf> {
+    /// What a session may read of its interpreter, besides the policy's readable paths. An interpreter that
+    /// a session could have changed adds nothing, unless the user has named it.
+    fn needed(&self, interpreter: &Path, way: &ResolvedPath) -> Vec<PathBuf> {
         let directories = way.directories.clone();
-        if self.trust.check(&Places { directories, ..Places::default() }).is_ok() {
+        if self.trust.check(&CodeDirs { directories, ..CodeDirs::default() }).is_ok() {
             return installation(interpreter, &way.real);
         }
         let is_named = |named: &String| {
@@ -160,42 +160,46 @@ impl Python {
         self.named.iter().find_map(is_named).unwrap_or_default()
     }
 
-    /// Follows a script that stands in for an interpreter, once; workers are then started without
-    /// its delay. One that a session could have written is not run here, but in the sandbox.
+    /// The real interpreter behind a shim (a script on PATH), so that workers start without the shim's
+    /// delay. Runs the shim once and caches the answer. A shim that a session could have written is not run
+    /// here: it is returned as it is, and runs in the sandbox.
     fn real_program(&self, found: &Path) -> Result<PathBuf, Failure> {
         let Ok(way) = self.trust.way(found) else { return Ok(found.to_owned()) };
         if !is_script(&way.real) {
             return Ok(found.to_owned());
         }
-        if let Some(real) = self.known().get(found) {
+        if let Some(real) = self.shims().get(found) {
             return Ok(real.clone());
         }
-        let mut places = Places { directories: way.directories, ..Places::default() };
-        // With what it may start in turn: a shim's own programs lie beside it.
+        let mut places = CodeDirs { directories: way.directories, ..CodeDirs::default() };
+        // A shim may start other programs, which are in the directory tree beside it.
         places.trees.extend(way.real.parent().and_then(Path::parent).map(Path::to_owned));
         let real = match self.trust.hold(&places) {
-            Ok(_in_use) => self.said(found),
+            Ok(_in_use) => self.ask_real_program(found),
             Err(_) => return Ok(found.to_owned()),
         };
         let real = real.map_err(|error| cannot_run(found, &error.to_string()))?;
         if !real.is_absolute() {
-            return Err(cannot_run(found, "it does not say where its real program is"));
+            return Err(cannot_run(
+                found,
+                "the script does not print the path of its interpreter (`sys.executable`)",
+            ));
         }
-        let mut known = self.known();
-        if known.len() >= KNOWN_MAX {
-            known.clear();
+        let mut shims = self.shims();
+        if shims.len() >= SHIMS_MAX {
+            shims.clear();
         }
-        known.insert(found.to_owned(), real.clone());
+        shims.insert(found.to_owned(), real.clone());
         Ok(real)
     }
 
-    /// What an interpreter says its real program is. Judged by its words alone: the node reaps every
-    /// child, so how it ended may be known to somebody else first. It gets no directory and no PATH
-    /// entry that a session could have put something into.
-    fn said(&self, interpreter: &Path) -> io::Result<PathBuf> {
+    /// Runs a shim and reads the path of its real interpreter. The exit status is not used: another part of
+    /// the node reaps every child and may get the status first. The shim gets no working directory and no
+    /// PATH entry that a session could write.
+    fn ask_real_program(&self, interpreter: &Path) -> io::Result<PathBuf> {
         let mut env = environment::of_worker(&BTreeMap::new());
         let is_trusted = |directory: &PathBuf| {
-            let mut places = Places::default();
+            let mut places = CodeDirs::default();
             places.add_tree(directory).is_ok() && self.trust.check(&places).is_ok()
         };
         let path = env.remove("PATH").unwrap_or_default();
@@ -210,15 +214,15 @@ impl Python {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()?;
-        let mut said = String::new();
+        let mut printed = String::new();
         if let Some(stdout) = &mut child.stdout {
-            stdout.take(PATH_BYTES_MAX).read_to_string(&mut said)?;
+            stdout.take(PATH_BYTES_MAX).read_to_string(&mut printed)?;
         }
         let _ = child.wait();
-        Ok(PathBuf::from(said.trim()))
+        Ok(PathBuf::from(printed.trim()))
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, PathBuf>> {
+    fn shims(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, PathBuf>> {
         self.real.lock().expect("no holder of this lock can panic")
     }
 }
@@ -234,7 +238,7 @@ impl Launcher for Python {
             Some(named) => named_interpreter(named, env.get("PATH"))?,
             None => match nearest_venv(workspace) {
                 Some(found) => found,
-                None => self.real_program(&on_path(USUAL, env.get("PATH"))?)?,
+                None => self.real_program(&on_path(DEFAULT_INTERPRETER, env.get("PATH"))?)?,
             },
         };
         let way = way::resolve(&interpreter).map_err(|error| unresolved(&interpreter, &error))?;
@@ -253,7 +257,8 @@ impl Launcher for Python {
         if named.contains('/') { Ok(found) } else { self.real_program(&found) }
     }
 
-    /// A zygote is not confined: it is started only where no session could have changed what it would run.
+    /// A zygote is not confined, so it is started only if no session could have changed the code that it
+    /// runs.
     fn zygote(&self, interpreter: &Path, preload: &[String]) -> Result<ZygoteRecipe, Failure> {
         let mut env = environment::of_worker(&BTreeMap::new());
         let home = env.get("HOME").map(PathBuf::from).or_else(std::env::home_dir);
@@ -269,9 +274,9 @@ impl Launcher for Python {
             .chain([self.root_text()])
             .collect();
         let way = way::resolve(interpreter).map_err(|error| unresolved(interpreter, &error))?;
-        let marks = installation(interpreter, &way.real);
-        let places = std::iter::once(self.root.clone()).chain(marks).collect();
-        Ok(ZygoteRecipe { argv, env, reads_at_start, places, trusted })
+        let installed = installation(interpreter, &way.real);
+        let sources = std::iter::once(self.root.clone()).chain(installed).collect();
+        Ok(ZygoteRecipe { argv, env, reads_at_start, sources, trusted })
     }
 
     fn program(&self) -> &Path {
@@ -279,7 +284,7 @@ impl Launcher for Python {
     }
 }
 
-/// Variables that Python, the C library or a library that it loads read when they start.
+/// Whether Python, the C library or a common library reads this variable only when it starts.
 fn reads_at_start(name: &str) -> bool {
     const NAMES: [&str; 5] = ["HOME", "LANG", "LANGUAGE", "VIRTUAL_ENV", "USER"];
     const BEGINNINGS: [&str; 12] = [
@@ -299,8 +304,8 @@ fn reads_at_start(name: &str) -> bool {
     NAMES.contains(&name) || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
 }
 
-/// What belongs to an interpreter: its virtual environment, and the program with its library, or the
-/// program alone where it has none beside it.
+/// The paths of an interpreter's installation: its virtual environment, if any, and the prefix with `bin`
+/// and `lib`, or the program alone if it has no such prefix.
 fn installation(interpreter: &Path, real: &Path) -> Vec<PathBuf> {
     let installed = real
         .parent()
@@ -312,7 +317,7 @@ fn installation(interpreter: &Path, real: &Path) -> Vec<PathBuf> {
     venv_of(interpreter).into_iter().chain([installed]).collect()
 }
 
-/// A virtual environment's programs come first, as if it had been activated.
+/// Sets the variables of an activated virtual environment, if the interpreter is in one.
 fn enter_venv(interpreter: &Path, env: &mut BTreeMap<String, String>) {
     if let Some(venv) = venv_of(interpreter) {
         let bin = interpreter.parent().unwrap_or(&venv).display().to_string();
@@ -327,8 +332,8 @@ fn cannot_run(interpreter: &Path, why: &str) -> Failure {
     Failure::new(ErrorCode::WorkerFailed, message)
 }
 
-fn unresolved(interpreter: &Path, error: &WayError) -> Failure {
-    let why = format!("{error}; remove the link, or name another interpreter");
+fn unresolved(interpreter: &Path, error: &ResolveError) -> Failure {
+    let why = format!("{error}; remove the symlink, or name another interpreter");
     cannot_run(interpreter, &why)
 }
 
@@ -337,7 +342,7 @@ fn untrusted(interpreter: &Path, why: &Distrust) -> Failure {
     Failure::new(ErrorCode::WorkerFailed, message)
 }
 
-/// A path to an interpreter or a virtual environment, or a name on PATH.
+/// Finds an interpreter by its path, by the path of its virtual environment, or by its name on PATH.
 fn named_interpreter(named: &str, path: Option<&String>) -> Result<PathBuf, Failure> {
     let given = Path::new(named);
     if !named.contains('/') {
@@ -357,7 +362,7 @@ fn named_interpreter(named: &str, path: Option<&String>) -> Result<PathBuf, Fail
 }
 
 fn on_path(name: &str, path: Option<&String>) -> Result<PathBuf, Failure> {
-    // An entry that is empty or relative means the node's own directory, whatever that is.
+    // Skip empty and relative entries: they depend on the node's working directory.
     path.into_iter()
         .flat_map(std::env::split_paths)
         .filter(|dir| dir.is_absolute())
@@ -375,9 +380,9 @@ fn venv_interpreter(venv: &Path) -> Option<PathBuf> {
     let interpreter = venv.join("bin/python");
     match way::resolve(&interpreter) {
         Ok(way) => way.real.is_file().then_some(interpreter),
-        // It is a link to nothing, or there is none.
-        Err(WayError::Look { .. }) => None,
-        // Whoever starts the session hears of it.
+        // There is no interpreter, or a dangling symlink.
+        Err(ResolveError::Look { .. }) => None,
+        // The start of the session reports the error.
         Err(_) => Some(interpreter),
     }
 }
@@ -412,7 +417,7 @@ mod tests {
             std::fs::write(dir.join(".venv/bin/python"), "").unwrap();
         }
         assert_eq!(nearest_venv(&inner), Some(root.join("a/.venv/bin/python")));
-        // One that is broken is as good as none.
+        // A broken `.venv` is skipped.
         std::fs::remove_file(root.join("a/.venv/bin/python")).unwrap();
         std::os::unix::fs::symlink("none", root.join("a/.venv/bin/python")).unwrap();
         assert_eq!(nearest_venv(&inner), Some(root.join(".venv/bin/python")));
@@ -427,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_of_path_that_mean_the_nodes_own_directory_are_left_out() {
+    fn relative_entries_of_path_are_skipped() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("python3"), "").unwrap();
         let absolute = dir.path().display().to_string();

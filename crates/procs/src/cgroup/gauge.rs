@@ -1,16 +1,16 @@
-//! A session's cgroups as its keeper sees them: read, never written.
+//! Reads usage and limits of a session's cgroups, for the keeper. Never writes.
 
 use std::path::{Path, PathBuf};
 
-/// The figures of a session's cgroups.
+/// The files from which a session's memory and process counts are read.
 #[derive(Debug, Default)]
 pub struct Gauge {
-    memory: Option<Memory>,
+    memory: Option<MemoryCgroup>,
     pids: Option<PathBuf>,
 }
 
 #[derive(Debug)]
-struct Memory {
+struct MemoryCgroup {
     dir: PathBuf,
     files: &'static MemoryFiles,
 }
@@ -33,26 +33,26 @@ const V2: MemoryFiles =
     MemoryFiles { current: "memory.current", max: "memory.max", kills: "memory.events" };
 
 impl Gauge {
-    /// Finds which of the directories says what.
+    /// Finds the directory of each controller.
     pub fn open(dirs: &[PathBuf]) -> Self {
         let with = |file: &str| dirs.iter().find(|dir| dir.join(file).exists()).cloned();
         let memory = [&V2, &V1]
             .into_iter()
-            .find_map(|files| with(files.max).map(|dir| Memory { dir, files }));
+            .find_map(|files| with(files.max).map(|dir| MemoryCgroup { dir, files }));
         Self { memory, pids: with("pids.max") }
     }
 
-    /// Whether the kernel limits memory by it.
+    /// Whether a cgroup limits the session's memory.
     pub fn limits_memory(&self) -> bool {
         self.memory.is_some()
     }
 
-    /// Whether the kernel limits the number of processes by it.
+    /// Whether a cgroup limits the number of the session's processes.
     pub fn limits_processes(&self) -> bool {
         self.pids.is_some()
     }
 
-    /// Processes that the kernel has ended because the memory was used up.
+    /// Number of processes that the kernel has killed at the memory limit.
     pub fn oom_kills(&self) -> u64 {
         let kills = self
             .memory
@@ -61,25 +61,25 @@ impl Gauge {
         kills.unwrap_or(0)
     }
 
-    /// New processes that were refused because there were as many as there may be.
+    /// Number of forks that the kernel has refused at the process limit.
     pub fn refused_processes(&self) -> u64 {
         self.pids.as_ref().and_then(|dir| counter(&dir.join("pids.events"), "max")).unwrap_or(0)
     }
 
-    /// Processes and threads now, and the most there may be; `None` where nothing limits them.
+    /// Current number of processes and threads, and the limit. `None` if there is no limit.
     pub fn processes(&self) -> Option<(u64, u64)> {
         let dir = self.pids.as_ref()?;
         Some((number(&dir.join("pids.current"))?, number(&dir.join("pids.max"))?))
     }
 
-    /// Bytes of memory now, and the most there may be; `None` where nothing limits them.
+    /// Current bytes of memory, and the limit. `None` if there is no limit.
     pub fn memory(&self) -> Option<(u64, u64)> {
-        let Memory { dir, files } = self.memory.as_ref()?;
+        let MemoryCgroup { dir, files } = self.memory.as_ref()?;
         Some((number(&dir.join(files.current))?, number(&dir.join(files.max))?))
     }
 }
 
-/// A file with one number in it; `max` is none.
+/// Reads a file that holds one number. The text `max` gives `None`.
 fn number(file: &Path) -> Option<u64> {
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }

@@ -1,5 +1,5 @@
-//! Moves a started process into its control groups, by a process that does nothing else: the kernel
-//! waits for all its processors before such a move, and only that process waits with it.
+//! Moves a started process into its cgroups. A separate process writes the move, because the kernel
+//! synchronizes all processors for it: only that process waits, and not the keeper.
 
 use std::fs::File;
 use std::io;
@@ -7,15 +7,15 @@ use std::path::PathBuf;
 
 use nix::unistd::{ForkResult, Pid, fork};
 
-/// Digits of a process id, and a sign to spare.
+/// Bytes for the digits of a process id.
 const PID_BYTES: usize = 12;
 
-/// Opens the member list of each control group.
+/// Opens the `cgroup.procs` file of each cgroup.
 pub fn open(cgroups: &[PathBuf]) -> io::Result<Vec<File>> {
     cgroups.iter().map(|dir| File::options().write(true).open(dir.join("cgroup.procs"))).collect()
 }
 
-/// Forks a process that moves `worker`. The caller has one thread and reaps its children.
+/// Forks a process that moves `worker` into the cgroups. The caller has one thread and reaps its children.
 pub fn start(groups: &[File], worker: Pid) -> io::Result<Pid> {
     // SAFETY: the caller has one thread, and the child makes system calls only.
     match unsafe { fork() } {
@@ -25,7 +25,7 @@ pub fn start(groups: &[File], worker: Pid) -> io::Result<Pid> {
     }
 }
 
-/// Moves the processes and ends: with 0, or with 1 where a move was refused.
+/// Moves the processes and exits: with 0, or with 1 if the kernel refused a move.
 pub fn join(groups: &[File], pids: &[Pid]) -> ! {
     let mut code = 0;
     for pid in pids {
@@ -33,17 +33,17 @@ pub fn join(groups: &[File], pids: &[Pid]) -> ! {
         let number = digits(pid.as_raw(), &mut space);
         for procs in groups {
             match rustix::io::write(procs, number) {
-                // One that has ended already needs no group.
+                // A process that has ended needs no cgroup.
                 Ok(_) | Err(rustix::io::Errno::SRCH) => {}
                 Err(_) => code = 1,
             }
         }
     }
-    // SAFETY: ends the process without running anything of the caller's.
+    // SAFETY: ends the process without running code of the caller.
     unsafe { libc::_exit(code) }
 }
 
-/// A number as text, without allocating.
+/// Formats a number without allocating.
 fn digits(number: i32, space: &mut [u8; PID_BYTES]) -> &[u8] {
     let mut left = number.unsigned_abs();
     let mut at = PID_BYTES;

@@ -1,20 +1,20 @@
-//! A cgroup for what a session starts, where the machine lets us make one (version 2, and a place
-//! to make it in). It only helps to end things: one write kills every process in it at once, also
-//! those that fork faster than they could be found.
+//! A cgroup that only serves to kill: one write kills every process in it at once, also processes that fork
+//! faster than they can be listed. It exists only where the machine has cgroup version 2 and this process may
+//! create a directory in its own cgroup.
 
 use std::io;
 use std::path::PathBuf;
 
-/// The session's cgroup below our own.
+/// A cgroup below this process's own cgroup.
 #[derive(Debug)]
-pub(crate) struct Cgroup {
+pub(crate) struct KillCgroup {
     dir: PathBuf,
-    /// The cgroup that we ourselves stay in.
+    /// The cgroup that this process itself stays in.
     home: PathBuf,
 }
 
-impl Cgroup {
-    /// Makes one, or nothing where that is refused or could not kill.
+impl KillCgroup {
+    /// Creates the cgroup. `None` if the machine refuses it, or the kernel lacks `cgroup.kill`.
     pub(crate) fn make() -> Option<Self> {
         let home = own_cgroup()?;
         let dir = home.join(format!("windlass-{}", std::process::id()));
@@ -28,22 +28,22 @@ impl Cgroup {
         None
     }
 
-    /// Whatever `start` starts is in the cgroup from its first instruction on: we are in it
-    /// meanwhile. The caller has one thread.
-    pub(crate) fn around<T>(&self, start: impl FnOnce() -> T) -> T {
-        // If it fails, the children are found and ended one by one as everywhere else.
+    /// Runs `start` while this process is in the cgroup, so that every process that `start` starts is in it
+    /// from its first instruction. The caller has one thread.
+    pub(crate) fn start_inside<T>(&self, start: impl FnOnce() -> T) -> T {
+        // If it fails, the children are listed and killed one by one, as on machines without this cgroup.
         let _ = self.enter();
         let started = start();
         self.leave();
         started
     }
 
-    /// SIGKILL to everything in it.
+    /// Sends SIGKILL to every process in the cgroup.
     pub(crate) fn kill(&self) {
         let _ = std::fs::write(self.dir.join("cgroup.kill"), "1");
     }
 
-    /// Removes it, once nothing is left in it.
+    /// Removes the cgroup. It must be empty.
     pub(crate) fn remove(&self) {
         let _ = std::fs::remove_dir(&self.dir);
     }
@@ -57,7 +57,7 @@ impl Cgroup {
     }
 }
 
-/// The directory of the version 2 cgroup that we are in.
+/// The directory of the version 2 cgroup that this process is in.
 fn own_cgroup() -> Option<PathBuf> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;

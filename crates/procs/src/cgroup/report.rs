@@ -1,5 +1,5 @@
-//! What is said of the limits that cgroups enforce where there are any: memory, processor time and
-//! the number of processes.
+//! Reports on the limits that cgroups enforce where there are any: memory, processor time and number of
+//! processes.
 
 use windlass_protocol::confinement::{Control, ControlReport, ControlState, Isolation};
 use windlass_protocol::policy::Limits;
@@ -20,14 +20,14 @@ pub fn controls(
     ]
 }
 
-/// What `RLIMIT_NPROC` does for a session.
+/// What `RLIMIT_NPROC` counts for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProcessRlimit {
-    /// In a user namespace of its own only its own processes count.
+    /// The session has its own user namespace, so only its own processes count.
     CountsTheSession,
-    /// All processes of the user count: the limit is set above those that were there.
+    /// All processes of the user count. The limit is set above the number that existed before.
     CountsTheUser,
-    /// It does not hold root, and the level `none` does not set it.
+    /// Nothing: `RLIMIT_NPROC` does not apply to root, and the level `none` does not set it.
     Nothing,
 }
 
@@ -83,7 +83,7 @@ fn process_count(support: &CgroupSupport, limits: &Limits, rlimit: ProcessRlimit
         (None, ProcessRlimit::Nothing) => not_enforced(
             control,
             support,
-            "the keeper ends a session that has more, and nothing refuses the process itself",
+            "the keeper ends a session with more processes, but the kernel does not refuse the fork",
         ),
     }
 }
@@ -114,7 +114,7 @@ fn not_enforced(control: Control, support: &CgroupSupport, why: &str) -> Control
         CgroupSupport::None { reason, remedy } => (reason.as_str(), remedy.clone()),
         _ => (
             "this machine's cgroups lack the controller",
-            "turn the controller on in the cgroup above the node's: in systemd, Delegate=yes"
+            "enable the controller in the parent cgroup of the node (systemd: Delegate=yes)"
                 .to_owned(),
         ),
     };
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn without_cgroups_each_limit_names_what_is_left() {
+    fn without_cgroups_each_limit_names_its_fallback() {
         let limits = Limits { cpu_percent: Some(50), ..Limits::DEFAULT };
         let none = CgroupSupport::None { reason: "why".into(), remedy: "do".into() };
         assert_eq!(

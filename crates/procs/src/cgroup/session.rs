@@ -1,5 +1,5 @@
-//! A session's own cgroup directories: made with its limits in them, removed when nothing is left
-//! inside. The node does both, since a keeper may be killed at any moment.
+//! A session's cgroup directories: creates them with the session's limits, and removes them when they are
+//! empty. The node does both, because a keeper may be killed at any moment.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,23 +8,23 @@ use windlass_protocol::policy::Limits;
 
 use super::support::{CgroupSupport, Controller};
 
-/// The period over which a share of processor time is dealt out.
+/// The period over which the kernel counts a session's processor quota.
 const CPU_PERIOD_US: u64 = 100_000;
 
-/// What a session weighs against others for the processor: half of what is usual, so that the node,
-/// the keepers and the user's own programs come first. Sessions weigh the same among each other.
+/// Processor weight of a session (cgroup versions 2 and 1): half of the default, so that the node, the
+/// keepers and the user's own programs come first. All sessions have the same weight.
 const CPU_WEIGHT: u64 = 50;
 const CPU_SHARES: u64 = 512;
 
-/// The largest number of processes that the kernel takes as a limit, and that it can have.
+/// The largest process limit that the kernel accepts.
 const PIDS_MAX: u64 = 4 << 20;
 
-/// Processes of a session that are not its code's: the sandbox's init, and the worker's starter.
+/// Processes of a session that its code did not start: the sandbox's init, and the worker's starter.
 const OWN_PROCESSES: u64 = 2;
 
-/// What the names of one node's cgroups begin with; nodes are told apart by their runtime directory.
+/// The name prefix of one node's cgroups, made from the node's runtime directory.
 pub fn prefix_of(runtime_dir: &Path) -> String {
-    // FNV-1a: the same in every build, since a later node must know the names of an earlier one.
+    // FNV-1a gives the same hash in every build: a new node must find the cgroups of an older node.
     let hash = runtime_dir
         .as_os_str()
         .as_encoded_bytes()
@@ -38,15 +38,15 @@ pub fn name_of(runtime_dir: &Path, session: &str) -> String {
     format!("{}{session}", prefix_of(runtime_dir))
 }
 
-/// A session's directories.
+/// A session's cgroup directories.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cgroups {
     dirs: Vec<PathBuf>,
 }
 
 impl Cgroups {
-    /// Makes the directories and writes the limits into them; leaves none behind if that fails.
-    /// Without support there are none, and that is no error.
+    /// Creates the directories and writes the limits into them. If that fails, all are removed again.
+    /// On a machine without cgroup support the list is empty, and that is no error.
     pub fn make(support: &CgroupSupport, name: &str, limits: &Limits) -> io::Result<Self> {
         let mut made = Self { dirs: Vec::new() };
         let result = made.fill(support, name, limits);
@@ -56,12 +56,12 @@ impl Cgroups {
         result.map(|()| made)
     }
 
-    /// Those to join.
+    /// The directories that the session's processes join.
     pub fn dirs(&self) -> Vec<PathBuf> {
         self.dirs.clone()
     }
 
-    /// Removes them, or says that something is still in one of them (`ResourceBusy`).
+    /// Removes the directories. The error is `ResourceBusy` if a process is still in one of them.
     pub fn remove(&self) -> io::Result<()> {
         remove_all(self.dirs.iter())
     }
@@ -70,7 +70,8 @@ impl Cgroups {
         for parent in support.parents() {
             let dir = parent.join(name);
             match std::fs::create_dir(&dir) {
-                // Left by a session of the same name that is over: ids are unique in the journal.
+                // `AlreadyExists`: an ended session of the same name left the directory. It can be reused,
+                // because ids are unique in the journal.
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(at(&dir, &error));
                 }
@@ -80,21 +81,21 @@ impl Cgroups {
         self.limit(support, limits)
     }
 
-    /// Those that were made before.
+    /// Directories that exist already.
     pub fn of(dirs: &[PathBuf]) -> Self {
         Self { dirs: dirs.to_vec() }
     }
 
-    /// Writes limits into them.
+    /// Writes limits into the directories.
     pub fn limit(&self, support: &CgroupSupport, limits: &Limits) -> io::Result<()> {
         match support {
             CgroupSupport::V2 { controllers, .. } => {
                 let settings = controllers.iter().flat_map(|one| v2_settings(*one, limits));
                 self.dirs.iter().zip([settings]).try_for_each(|(dir, all)| write_all(dir, all))
             }
-            CgroupSupport::V1 { places } => {
-                self.dirs.iter().zip(places).try_for_each(|(dir, place)| {
-                    write_all(dir, v1_settings(place.controller, limits).into_iter())
+            CgroupSupport::V1 { hierarchies } => {
+                self.dirs.iter().zip(hierarchies).try_for_each(|(dir, hierarchy)| {
+                    write_all(dir, v1_settings(hierarchy.controller, limits).into_iter())
                 })
             }
             CgroupSupport::None { .. } => Ok(()),
@@ -102,18 +103,18 @@ impl Cgroups {
     }
 }
 
-/// Removes a session's directories, as [`Cgroups::remove`] does.
+/// Removes a session's directories like [`Cgroups::remove`].
 pub fn remove_by_name(support: &CgroupSupport, name: &str) -> io::Result<()> {
     remove_all(dirs_by_name(support, name).iter())
 }
 
-/// The directories that a session of that name has, or would have.
+/// The directories that a session of that name has or would have.
 pub fn dirs_by_name(support: &CgroupSupport, name: &str) -> Vec<PathBuf> {
     support.parents().into_iter().map(|dir| dir.join(name)).collect()
 }
 
-/// Removes directories of sessions that are over: those with the prefix, unless `keep` says that the
-/// rest of the name is a living one's. Gives those with something still in them.
+/// Removes the directories of ended sessions: those with the prefix, unless `keep` returns true for the rest
+/// of the name (the session's id). Returns the directories that could not be removed.
 pub fn sweep(support: &CgroupSupport, prefix: &str, keep: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let mut busy = Vec::new();
     for parent in support.parents() {
@@ -130,7 +131,7 @@ pub fn sweep(support: &CgroupSupport, prefix: &str, keep: impl Fn(&str) -> bool)
     busy
 }
 
-/// Removes what there is of these; the first error that is not absence.
+/// Removes the directories that exist. Returns the first error.
 fn remove_all<'a>(dirs: impl Iterator<Item = &'a PathBuf>) -> io::Result<()> {
     let mut result = Ok(());
     for dir in dirs {
@@ -143,7 +144,7 @@ fn remove_all<'a>(dirs: impl Iterator<Item = &'a PathBuf>) -> io::Result<()> {
     result
 }
 
-/// One file of a directory and what goes into it.
+/// One file of a cgroup directory and its content.
 struct Setting {
     file: &'static str,
     text: String,
@@ -152,24 +153,24 @@ struct Setting {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
-    Must,
-    /// Not every kernel has the file.
-    WhereThere,
+    Required,
+    /// Some kernels lack the file, so a failed write is ignored.
+    IfPresent,
 }
 
-fn must(file: &'static str, value: impl ToString) -> Setting {
-    Setting { file, text: value.to_string(), need: Need::Must }
+fn required(file: &'static str, value: impl ToString) -> Setting {
+    Setting { file, text: value.to_string(), need: Need::Required }
 }
 
-fn where_there(file: &'static str, value: impl ToString) -> Setting {
-    Setting { file, text: value.to_string(), need: Need::WhereThere }
+fn if_present(file: &'static str, value: impl ToString) -> Setting {
+    Setting { file, text: value.to_string(), need: Need::IfPresent }
 }
 
 fn write_all(dir: &Path, settings: impl Iterator<Item = Setting>) -> io::Result<()> {
     for setting in settings {
         let file = dir.join(setting.file);
         match std::fs::write(&file, setting.text) {
-            Err(error) if setting.need == Need::Must => return Err(at(&file, &error)),
+            Err(error) if setting.need == Need::Required => return Err(at(&file, &error)),
             _ => {}
         }
     }
@@ -181,16 +182,17 @@ fn v2_settings(controller: Controller, limits: &Limits) -> Vec<Setting> {
     match controller {
         Controller::Memory => {
             if let Some(bytes) = limits.memory_bytes {
-                settings.push(must("memory.max", bytes));
-                settings.push(where_there("memory.swap.max", 0));
-                settings.push(where_there("memory.oom.group", 1));
+                settings.push(required("memory.max", bytes));
+                settings.push(if_present("memory.swap.max", 0));
+                settings.push(if_present("memory.oom.group", 1));
             }
         }
         Controller::Pids => settings.extend(pids_max(limits)),
         Controller::Cpu => {
-            settings.push(where_there("cpu.weight", CPU_WEIGHT));
+            settings.push(if_present("cpu.weight", CPU_WEIGHT));
             if let Some(percent) = limits.cpu_percent {
-                settings.push(must("cpu.max", format!("{} {CPU_PERIOD_US}", quota_us(percent))));
+                settings
+                    .push(required("cpu.max", format!("{} {CPU_PERIOD_US}", quota_us(percent))));
             }
         }
     }
@@ -202,17 +204,18 @@ fn v1_settings(controller: Controller, limits: &Limits) -> Vec<Setting> {
     match controller {
         Controller::Memory => {
             if let Some(bytes) = limits.memory_bytes {
-                settings.push(must("memory.limit_in_bytes", bytes));
-                // Memory and swap together: after the first, which it cannot be below.
-                settings.push(where_there("memory.memsw.limit_in_bytes", bytes));
+                settings.push(required("memory.limit_in_bytes", bytes));
+                // Limit of memory and swap together. It cannot be below the memory limit, so it is written
+                // second.
+                settings.push(if_present("memory.memsw.limit_in_bytes", bytes));
             }
         }
         Controller::Pids => settings.extend(pids_max(limits)),
         Controller::Cpu => {
-            settings.push(where_there("cpu.shares", CPU_SHARES));
+            settings.push(if_present("cpu.shares", CPU_SHARES));
             if let Some(percent) = limits.cpu_percent {
-                settings.push(must("cpu.cfs_period_us", CPU_PERIOD_US));
-                settings.push(must("cpu.cfs_quota_us", quota_us(percent)));
+                settings.push(required("cpu.cfs_period_us", CPU_PERIOD_US));
+                settings.push(required("cpu.cfs_quota_us", quota_us(percent)));
             }
         }
     }
@@ -221,35 +224,35 @@ fn v1_settings(controller: Controller, limits: &Limits) -> Vec<Setting> {
 
 fn pids_max(limits: &Limits) -> Option<Setting> {
     let most = |most| (u64::from(most) + OWN_PROCESSES).min(PIDS_MAX);
-    limits.processes.map(|processes| must("pids.max", most(processes)))
+    limits.processes.map(|processes| required("pids.max", most(processes)))
 }
 
 fn quota_us(percent: u32) -> u64 {
-    // The kernel takes no quota below a millisecond.
+    // The kernel accepts no quota below a millisecond.
     (u64::from(percent) * CPU_PERIOD_US / 100).max(1000)
 }
 
 fn at(path: &Path, error: &io::Error) -> io::Error {
     let (path, kind) = (path.to_owned(), error.kind());
     let reason = error.raw_os_error().map(io::Error::from_raw_os_error);
-    io::Error::new(kind, AtPath { path, reason, text: error.to_string() })
+    io::Error::new(kind, PathError { path, reason, text: error.to_string() })
 }
 
-/// An error with its path, and the kernel's reason as its source.
+/// An error with its path, and the kernel's error as its source.
 #[derive(Debug)]
-struct AtPath {
+struct PathError {
     path: PathBuf,
     reason: Option<io::Error>,
     text: String,
 }
 
-impl std::fmt::Display for AtPath {
+impl std::fmt::Display for PathError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.path.display(), self.text)
     }
 }
 
-impl std::error::Error for AtPath {
+impl std::error::Error for PathError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.reason.as_ref().map(|reason| reason as _)
     }
@@ -260,7 +263,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::cgroup::Place;
+    use crate::cgroup::V1Hierarchy;
 
     const LIMITS: Limits = Limits {
         memory_bytes: Some(64 << 20),
@@ -306,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_limited_is_not_written() {
+    fn resources_without_a_limit_get_no_limit_file() {
         let parent = tempfile::tempdir().unwrap();
         let support = CgroupSupport::V2 {
             parent: parent.path().to_owned(),
@@ -329,13 +332,14 @@ mod tests {
     #[test]
     fn version_1_has_a_directory_for_each_controller() {
         let parent = tempfile::tempdir().unwrap();
-        let place = |controller: Controller| {
-            let place = Place { controller, parent: parent.path().join(controller.as_str()) };
-            std::fs::create_dir(&place.parent).unwrap();
-            place
+        let hierarchy = |controller: Controller| {
+            let hierarchy =
+                V1Hierarchy { controller, parent: parent.path().join(controller.as_str()) };
+            std::fs::create_dir(&hierarchy.parent).unwrap();
+            hierarchy
         };
         let support =
-            CgroupSupport::V1 { places: Controller::ALL.into_iter().map(place).collect() };
+            CgroupSupport::V1 { hierarchies: Controller::ALL.into_iter().map(hierarchy).collect() };
         let made = Cgroups::make(&support, "s", &LIMITS).unwrap();
         let [memory, pids, cpu] = <[PathBuf; 3]>::try_from(made.dirs()).unwrap();
         assert_eq!(
@@ -357,18 +361,20 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_making_leaves_nothing() {
+    fn a_failed_creation_leaves_nothing() {
         let parent = tempfile::tempdir().unwrap();
-        let place = |controller, name: &str| Place { controller, parent: parent.path().join(name) };
+        let hierarchy =
+            |controller, name: &str| V1Hierarchy { controller, parent: parent.path().join(name) };
         std::fs::create_dir(parent.path().join("there")).unwrap();
-        let places = vec![place(Controller::Pids, "there"), place(Controller::Memory, "not-there")];
-        let error = Cgroups::make(&CgroupSupport::V1 { places }, "s", &LIMITS).unwrap_err();
+        let hierarchies =
+            vec![hierarchy(Controller::Pids, "there"), hierarchy(Controller::Memory, "not-there")];
+        let error = Cgroups::make(&CgroupSupport::V1 { hierarchies }, "s", &LIMITS).unwrap_err();
         assert!(error.to_string().contains("not-there"), "{error}");
         assert!(!parent.path().join("there/s").exists());
     }
 
     #[test]
-    fn a_sweep_takes_the_dead_of_its_own_node_only() {
+    fn a_sweep_removes_ended_sessions_of_its_own_node_only() {
         let parent = tempfile::tempdir().unwrap();
         let (ours, theirs) = (prefix_of(Path::new("/run/a")), prefix_of(Path::new("/run/b")));
         assert_ne!(ours, theirs);
@@ -376,7 +382,7 @@ mod tests {
         let all =
             [dir(&ours, "dead"), dir(&ours, "busy"), dir(&ours, "lives"), dir(&theirs, "dead")];
         all.iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
-        // A directory that is not empty can be removed as little as a cgroup with a process in it.
+        // A directory with a file in it stands for a cgroup with a process in it: neither can be removed.
         std::fs::write(all[1].join("a"), "").unwrap();
         let support =
             CgroupSupport::V2 { parent: parent.path().to_owned(), controllers: Vec::new() };

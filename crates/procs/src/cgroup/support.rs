@@ -1,6 +1,6 @@
-//! What this machine's cgroups let us do, found out by trying: a directory is made and removed where
-//! sessions' directories would go. The choosing is apart from the trying, since no one machine has
-//! every case.
+//! Finds out which cgroups this machine allows, by probing: creates and removes a directory where sessions'
+//! directories would be. The choice ([`choose`]) is separate from the probing ([`CgroupProbe`]), so that
+//! tests can cover all cases: no single machine has them all.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// Something that a cgroup can limit.
+/// A resource that a cgroup can limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Controller {
@@ -28,43 +28,44 @@ impl Controller {
         }
     }
 
-    /// A file that a directory has exactly when the controller is on in it.
-    fn mark(self, version: Version) -> &'static str {
+    /// A file that exists in a cgroup directory exactly when the controller is enabled in it.
+    fn mark(self, version: CgroupVersion) -> &'static str {
         match (self, version) {
-            (Self::Memory, Version::One) => "memory.limit_in_bytes",
-            (Self::Memory, Version::Two) => "memory.max",
+            (Self::Memory, CgroupVersion::One) => "memory.limit_in_bytes",
+            (Self::Memory, CgroupVersion::Two) => "memory.max",
             (Self::Pids, _) => "pids.max",
-            (Self::Cpu, Version::One) => "cpu.shares",
-            (Self::Cpu, Version::Two) => "cpu.weight",
+            (Self::Cpu, CgroupVersion::One) => "cpu.shares",
+            (Self::Cpu, CgroupVersion::Two) => "cpu.weight",
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Version {
+enum CgroupVersion {
     One,
     Two,
 }
 
-/// Where one controller's directories can be made: a hierarchy of version 1.
+/// A hierarchy of cgroup version 1 and the directory in it where sessions' directories can be created.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct V1Hierarchy {
     pub controller: Controller,
     pub parent: PathBuf,
 }
 
-/// What the machine lets us do.
+/// Which cgroups this machine allows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cgroups", rename_all = "snake_case")]
 pub enum CgroupSupport {
-    /// One hierarchy for all: directories made in `parent` have these controllers.
+    /// One hierarchy for all controllers: directories that are created in `parent` have these controllers.
     V2 {
         parent: PathBuf,
         controllers: Vec<Controller>,
     },
-    /// A hierarchy each.
+    /// One hierarchy for each controller.
     V1 {
-        places: Vec<Place>,
+        #[serde(rename = "places")]
+        hierarchies: Vec<V1Hierarchy>,
     },
     None {
         reason: String,
@@ -73,57 +74,60 @@ pub enum CgroupSupport {
 }
 
 impl CgroupSupport {
-    /// Finds out, by making and removing a directory. With version 2 it may turn controllers on,
-    /// and move this process into a directory of its own for that; so it is done once, at the start
-    /// of a node.
+    /// Probes the machine by creating and removing a directory. With version 2 this may enable controllers,
+    /// and may move this process into a new child cgroup for that. So a node calls it once, when it starts.
     pub fn detect() -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-        choose(&read("/proc/self/cgroup"), &read("/proc/self/mounts"), &Machine)
+        choose(&read("/proc/self/cgroup"), &read("/proc/self/mounts"), &MachineProbe)
     }
 
-    /// Whether directories have this controller.
+    /// Whether sessions' directories have this controller.
     pub fn has(&self, controller: Controller) -> bool {
         match self {
             Self::V2 { controllers, .. } => controllers.contains(&controller),
-            Self::V1 { places } => places.iter().any(|place| place.controller == controller),
+            Self::V1 { hierarchies } => {
+                hierarchies.iter().any(|hierarchy| hierarchy.controller == controller)
+            }
             Self::None { .. } => false,
         }
     }
 
-    /// The directories in which sessions' directories are made.
+    /// The directories in which sessions' directories are created.
     pub(super) fn parents(&self) -> Vec<&Path> {
         match self {
             Self::V2 { parent, .. } => vec![parent],
-            Self::V1 { places } => places.iter().map(|place| place.parent.as_path()).collect(),
+            Self::V1 { hierarchies } => {
+                hierarchies.iter().map(|hierarchy| hierarchy.parent.as_path()).collect()
+            }
             Self::None { .. } => Vec::new(),
         }
     }
 }
 
-/// What choosing has to try. The real one is [`Machine`]; tests have others.
-trait Tries {
-    /// The names of the files in a directory newly made in `parent`, and removed again. An error
-    /// too where a process could not be moved from here into it.
+/// The operations that [`choose`] tries. The real implementation is [`MachineProbe`]; tests have others.
+trait CgroupProbe {
+    /// Creates a directory in `parent`, removes it again, and returns the names of the files that it had.
+    /// Also fails if this process could not be moved into it.
     fn child(&self, parent: &Path) -> io::Result<Vec<String>>;
     fn read(&self, file: &Path) -> io::Result<String>;
     fn write(&self, file: &Path, text: &str) -> io::Result<()>;
-    /// Moves this process, which must be alone in `from`, into a directory of its own below it.
+    /// Moves this process, which must be the only one in `from`, into a new directory below `from`.
     fn step_down(&self, from: &Path) -> io::Result<()>;
 }
 
-/// Version 2 where it can limit something, since it counts all of a session in one place; else
-/// version 1.
-fn choose(groups: &str, mounts: &str, tries: &impl Tries) -> CgroupSupport {
-    let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
-    if let Some(found) = choose_v2(groups, &mounts, tries) {
+/// Chooses version 2 if it can limit something, because one directory then counts everything of a session.
+/// Else chooses version 1.
+fn choose(groups: &str, mounts: &str, probe: &impl CgroupProbe) -> CgroupSupport {
+    let mounts: Vec<CgroupMount> = mounts.lines().filter_map(CgroupMount::parse).collect();
+    if let Some(found) = choose_v2(groups, &mounts, probe) {
         return found;
     }
-    let places: Vec<Place> = Controller::ALL
+    let hierarchies: Vec<V1Hierarchy> = Controller::ALL
         .into_iter()
-        .filter_map(|controller| choose_v1(groups, &mounts, controller, tries))
+        .filter_map(|controller| choose_v1(groups, &mounts, controller, probe))
         .collect();
-    if !places.is_empty() {
-        return CgroupSupport::V1 { places };
+    if !hierarchies.is_empty() {
+        return CgroupSupport::V1 { hierarchies };
     }
     let reason = match mounts.is_empty() {
         true => "this machine has no cgroup file system",
@@ -139,22 +143,26 @@ fn choose(groups: &str, mounts: &str, tries: &impl Tries) -> CgroupSupport {
     CgroupSupport::None { reason: reason.to_owned(), remedy: remedy.to_owned() }
 }
 
-fn choose_v2(groups: &str, mounts: &[Mount], tries: &impl Tries) -> Option<CgroupSupport> {
-    let mount = mounts.iter().find(|mount| mount.version == Version::Two)?;
+fn choose_v2(
+    groups: &str,
+    mounts: &[CgroupMount],
+    probe: &impl CgroupProbe,
+) -> Option<CgroupSupport> {
+    let mount = mounts.iter().find(|mount| mount.version == CgroupVersion::Two)?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let home = mount.at.join(own);
-    // Our own first, then those around it, the nearest first.
+    // This process's own cgroup first, then its ancestors, the nearest first.
     let around = home.ancestors().take_while(|dir| dir.starts_with(&mount.at));
     let mut best: Option<(PathBuf, Vec<Controller>)> = None;
     for dir in around {
-        let mut found = child_controllers(dir, tries);
-        if found.len() < Controller::ALL.len() && turn_on(dir, dir == home, tries).is_ok() {
-            found = child_controllers(dir, tries);
+        let mut found = child_controllers(dir, probe);
+        if found.len() < Controller::ALL.len() && turn_on(dir, dir == home, probe).is_ok() {
+            found = child_controllers(dir, probe);
         }
         if found.len() > best.as_ref().map_or(0, |(_, controllers)| controllers.len()) {
             best = Some((dir.to_owned(), found));
         }
-        // Good enough: what is farther out belongs to more and more others.
+        // Good enough: ancestors further up belong to more and more other programs.
         let holds = |wanted| best.as_ref().is_some_and(|(_, found)| found.contains(&wanted));
         if holds(Controller::Memory) && holds(Controller::Pids) {
             break;
@@ -163,18 +171,19 @@ fn choose_v2(groups: &str, mounts: &[Mount], tries: &impl Tries) -> Option<Cgrou
     best.map(|(parent, controllers)| CgroupSupport::V2 { parent, controllers })
 }
 
-fn child_controllers(dir: &Path, tries: &impl Tries) -> Vec<Controller> {
-    let files = tries.child(dir).unwrap_or_default();
-    let is_on = |controller: &Controller| files.iter().any(|f| f == controller.mark(Version::Two));
+fn child_controllers(dir: &Path, probe: &impl CgroupProbe) -> Vec<Controller> {
+    let files = probe.child(dir).unwrap_or_default();
+    let is_on =
+        |controller: &Controller| files.iter().any(|f| f == controller.mark(CgroupVersion::Two));
     Controller::ALL.into_iter().filter(is_on).collect()
 }
 
-/// Turns on in children of `dir` what `dir` itself has. The kernel refuses that while processes are
-/// in `dir`: we step down if we are the only one, and never move anybody else.
-fn turn_on(dir: &Path, home: bool, tries: &impl Tries) -> io::Result<()> {
-    tries.child(dir)?;
-    let had = tries.read(&dir.join("cgroup.controllers"))?;
-    let on = tries.read(&dir.join("cgroup.subtree_control"))?;
+/// Enables the controllers of `dir` in the children of `dir`. The kernel refuses that while `dir` contains
+/// processes. If this process is the only one, it moves into a child; other processes are never moved.
+fn turn_on(dir: &Path, home: bool, probe: &impl CgroupProbe) -> io::Result<()> {
+    probe.child(dir)?;
+    let had = probe.read(&dir.join("cgroup.controllers"))?;
+    let on = probe.read(&dir.join("cgroup.subtree_control"))?;
     let lists = |list: &str, name: &str| list.split_ascii_whitespace().any(|one| one == name);
     let wanted: Vec<String> = Controller::ALL
         .into_iter()
@@ -186,10 +195,10 @@ fn turn_on(dir: &Path, home: bool, tries: &impl Tries) -> io::Result<()> {
         return Err(io::ErrorKind::Unsupported.into());
     }
     let control = dir.join("cgroup.subtree_control");
-    match tries.write(&control, &wanted.join(" ")) {
+    match probe.write(&control, &wanted.join(" ")) {
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy && home => {
-            tries.step_down(dir)?;
-            tries.write(&control, &wanted.join(" "))
+            probe.step_down(dir)?;
+            probe.write(&control, &wanted.join(" "))
         }
         other => other,
     }
@@ -197,44 +206,44 @@ fn turn_on(dir: &Path, home: bool, tries: &impl Tries) -> io::Result<()> {
 
 fn choose_v1(
     groups: &str,
-    mounts: &[Mount],
+    mounts: &[CgroupMount],
     controller: Controller,
-    tries: &impl Tries,
-) -> Option<Place> {
+    probe: &impl CgroupProbe,
+) -> Option<V1Hierarchy> {
     let name = controller.as_str();
-    let mount = mounts
-        .iter()
-        .find(|mount| mount.version == Version::One && mount.options.iter().any(|o| o == name))?;
+    let mount = mounts.iter().find(|mount| {
+        mount.version == CgroupVersion::One && mount.options.iter().any(|o| o == name)
+    })?;
     let own = groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
         controllers.split(',').any(|one| one == name).then(|| path.trim_start_matches('/'))
     })?;
-    // In a container the path may be that of the host, which is not to be seen from inside.
+    // In a container the path may be the host's path, which does not exist inside.
     let home = mount.at.join(own);
     [home, mount.at.clone()]
         .into_iter()
         .find(|dir| {
-            let mark = controller.mark(Version::One);
-            tries.child(dir).is_ok_and(|files| files.iter().any(|file| file == mark))
+            let mark = controller.mark(CgroupVersion::One);
+            probe.child(dir).is_ok_and(|files| files.iter().any(|file| file == mark))
         })
-        .map(|parent| Place { controller, parent })
+        .map(|parent| V1Hierarchy { controller, parent })
 }
 
 /// A mounted cgroup file system.
-struct Mount {
+struct CgroupMount {
     at: PathBuf,
-    version: Version,
+    version: CgroupVersion,
     options: Vec<String>,
 }
 
-impl Mount {
+impl CgroupMount {
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.split(' ').skip(1);
         let (at, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
         let version = match kind {
-            "cgroup" => Version::One,
-            "cgroup2" => Version::Two,
+            "cgroup" => CgroupVersion::One,
+            "cgroup2" => CgroupVersion::Two,
             _ => return None,
         };
         let options = options.split(',').map(str::to_owned).collect();
@@ -242,17 +251,17 @@ impl Mount {
     }
 }
 
-/// Trying on the machine itself.
-struct Machine;
+/// Probes the machine itself.
+struct MachineProbe;
 
-/// Gives each try a name of its own.
-static TRIES: AtomicU32 = AtomicU32::new(0);
+/// Gives each probe directory a unique name.
+static PROBES: AtomicU32 = AtomicU32::new(0);
 
-impl Tries for Machine {
+impl CgroupProbe for MachineProbe {
     fn child(&self, parent: &Path) -> io::Result<Vec<String>> {
-        // Whoever moves a process needs the right to write here, not only at its new place.
+        // Moving a process needs write permission in the old cgroup as well as in the new one.
         rustix::fs::access(parent.join("cgroup.procs"), rustix::fs::Access::WRITE_OK)?;
-        let number = TRIES.fetch_add(1, Ordering::Relaxed);
+        let number = PROBES.fetch_add(1, Ordering::Relaxed);
         let dir = parent.join(format!("windlass-try-{}-{number}", std::process::id()));
         std::fs::create_dir(&dir)?;
         let names = std::fs::read_dir(&dir).map(|entries| {
@@ -291,13 +300,12 @@ mod tests {
 
     use super::*;
 
-    /// A version 2 tree in a directory of the test's own: files as the kernel has them, and its
-    /// rules played.
+    /// A version 2 tree in a temporary directory: files like the kernel's, with the kernel's rules simulated.
     struct Fake {
         root: tempfile::TempDir,
-        /// Directories in which we may write.
+        /// Directories that this process may write.
         ours: Vec<&'static str>,
-        /// How many processes are in a directory; ours is one of those of `home`.
+        /// Number of processes in a directory. This process is in `home`.
         inside: RefCell<BTreeMap<PathBuf, usize>>,
     }
 
@@ -337,12 +345,12 @@ mod tests {
         }
     }
 
-    impl Tries for Fake {
+    impl CgroupProbe for Fake {
         fn child(&self, parent: &Path) -> io::Result<Vec<String>> {
             self.may_write(parent)?;
             let on = self.read(&parent.join("cgroup.subtree_control"))?;
             let marks = Controller::ALL.into_iter().filter(|one| on.contains(one.as_str()));
-            Ok(marks.map(|one| one.mark(Version::Two).to_owned()).collect())
+            Ok(marks.map(|one| one.mark(CgroupVersion::Two).to_owned()).collect())
         }
 
         fn read(&self, file: &Path) -> io::Result<String> {
@@ -383,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_is_moved_to_turn_controllers_on() {
+    fn other_processes_are_never_moved_to_enable_controllers() {
         let fake =
             Fake::new(&["svc"]).dir("", "cpu memory pids", "", 9).dir("svc", "memory pids", "", 2);
         assert!(fake.choose("/svc").starts_with("None"), "{}", fake.choose("/svc"));
@@ -419,10 +427,10 @@ mod tests {
         assert!(chosen.contains("Delegate=yes"), "no remedy in {chosen}");
     }
 
-    /// Version 1 hierarchies, some of which exist and are ours.
+    /// Version 1 hierarchies: writable directories, each with the file that its controller has.
     struct Hierarchies(&'static [(&'static str, &'static str)]);
 
-    impl Tries for Hierarchies {
+    impl CgroupProbe for Hierarchies {
         fn child(&self, parent: &Path) -> io::Result<Vec<String>> {
             let found = self.0.iter().find(|(dir, _)| Path::new(dir) == parent);
             let (_, mark) = found.ok_or(io::ErrorKind::NotFound)?;
@@ -449,19 +457,20 @@ mod tests {
                       cgroup /c/pids cgroup rw,pids 0 0\n\
                       cgroup2 /c/unified cgroup2 rw 0 0";
         let groups = "4:memory:/job/7\n3:pids:/docker/abc\n2:cpu,cpuacct:/\n0::/";
-        // The container's pids path is the host's: only the mount's root is there.
-        let tries = Hierarchies(&[
+        // In a container the pids path is the host's path: only the mount's root exists.
+        let probe = Hierarchies(&[
             ("/c/memory/job/7", "memory.limit_in_bytes"),
             ("/c/pids", "pids.max"),
             ("/c/cpu/", "cpu.stat"),
         ]);
-        let place = |controller, parent: &str| Place { controller, parent: parent.into() };
+        let hierarchy =
+            |controller, parent: &str| V1Hierarchy { controller, parent: parent.into() };
         assert_eq!(
-            choose(groups, mounts, &tries),
+            choose(groups, mounts, &probe),
             CgroupSupport::V1 {
-                places: vec![
-                    place(Controller::Memory, "/c/memory/job/7"),
-                    place(Controller::Pids, "/c/pids"),
+                hierarchies: vec![
+                    hierarchy(Controller::Memory, "/c/memory/job/7"),
+                    hierarchy(Controller::Pids, "/c/pids"),
                 ]
             }
         );
@@ -476,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_machine_allows_is_found_and_left_as_it_was() {
+    fn probing_this_machine_is_repeatable_and_leaves_nothing_behind() {
         let support = CgroupSupport::detect();
         assert_eq!(CgroupSupport::detect(), support);
         for parent in support.parents() {

@@ -1,25 +1,25 @@
-//! What a session's code reached for over the network, and what was decided.
+//! The egress log: the hosts that a session's code tried to reach, and the decisions.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Every decision about a session's network, by host. Empty where the policy has no host list.
+/// All egress decisions of a session, by host. Empty if the policy has no host list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EgressLog {
-    /// Since when it counts: the session's start, or a later start of the node.
+    /// When counting began: the start of the session, or a later start of the node.
     pub since_ms: u64,
-    /// The latest first.
+    /// The decisions, latest first.
     pub decisions: Vec<EgressDecision>,
 }
 
-/// Connections to one host and port with the same decision, added up.
+/// The connections to one host and port with the same decision, added up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EgressDecision {
-    /// `*` where no host is to be named: too many connections at once, or too many hosts to list.
+    /// The host. `*` if no host is named, because of too many connections at once or too many hosts to list.
     pub host: String,
     pub port: u16,
     pub allowed: bool,
-    /// Why it was refused, or why an allowed one failed; empty when all is well.
+    /// Why the connection was refused, or why an allowed connection failed. Empty if there was no problem.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
     pub count: u64,

@@ -1,54 +1,54 @@
-//! Files of a session's workspace: what clients ask about them, and what the node answers. Content
-//! itself is a request's or an answer's body, and never JSON.
+//! Files of a session's workspace: requests of clients and replies of the node. File content is the body of a
+//! request or reply, never JSON.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// One file, wherever the policy does not say less. A larger one is refused with
+/// Maximum bytes of one file, unless the policy has a lower limit. A larger file is refused with
 /// `message_too_large`.
 pub const FILE_BYTES_MAX: u64 = 4 << 30;
 
-/// Files in one write-back. One with more is refused.
+/// Maximum number of files in one write-back. A larger write-back is refused.
 pub const CHANGES_MAX: usize = 10_000;
 
-/// Entries in one page of a list.
+/// Maximum number of entries in one page of a list.
 pub const ENTRIES_MAX: usize = 1000;
 
-/// What `GET /v1/sessions/{session}/files` is asked.
+/// The query of `GET /v1/sessions/{session}/files`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
 pub struct FilesQuery {
-    /// A directory, by its path in the workspace. Default: the workspace itself.
+    /// The path of a directory in the workspace. Default: the workspace itself.
     #[serde(default)]
     pub path: String,
-    /// What is in its directories too.
+    /// Whether to include the contents of subdirectories.
     #[serde(default)]
     pub recursive: bool,
-    /// Entries after this one: the last path of the page before.
+    /// Return entries after this path: the last path of the previous page.
     #[serde(default)]
     pub after: Option<String>,
-    /// At most so many entries. Default and most: 1000.
+    /// Maximum number of entries. Default and maximum: 1000.
     #[serde(default)]
     pub limit: Option<usize>,
 }
 
-/// Some of the files in a workspace, in order: a directory comes before what is in it, and names
-/// are compared byte by byte.
+/// One page of the files in a workspace, in order. A directory comes before its contents. Names are compared
+/// byte by byte.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileList {
     pub entries: Vec<FileEntry>,
-    /// There are more: ask again with `after`, the last of these.
+    /// Whether more entries follow. Request them with the last path of this page as `after`.
     pub more: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileEntry {
-    /// In the workspace, whatever directory was asked for.
+    /// The path relative to the workspace, also if another directory was requested.
     pub path: String,
     pub kind: FileKind,
     pub bytes: u64,
     pub modified_ms: u64,
-    /// Of plain files: changes with every change of the file.
+    /// Only for regular files. It changes with every change of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etag: Option<String>,
 }
@@ -58,13 +58,13 @@ pub struct FileEntry {
 pub enum FileKind {
     File,
     Directory,
-    /// A symbolic link, which is not followed.
+    /// A symlink, which is not followed.
     Link,
-    /// A pipe, a socket or a device: never opened.
+    /// A pipe, a socket or a device, which is never opened.
     Other,
 }
 
-/// A file as it was put in place.
+/// A file that was written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileWritten {
     pub path: String,
@@ -72,33 +72,33 @@ pub struct FileWritten {
     pub etag: String,
 }
 
-/// What was removed.
+/// A file that was deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileDeleted {
     pub path: String,
 }
 
-/// What a write-back did: all that it was asked for.
+/// The result of a write-back. Either all requested changes are done, or none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WrittenBack {
     pub written: Vec<FileWritten>,
     pub deleted: Vec<FileDeleted>,
 }
 
-/// The header of a frame in a write-back's body, which is a sequence of frames.
+/// The header of one frame in the body of a write-back. The body is a sequence of frames.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum FileChange {
-    /// The frame's body is the file's content.
+    /// Write a file. The frame's body is the file's content.
     Put {
         path: String,
         /// The etag that the file must have.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         if_match: Option<String>,
-        /// `*`: there must be no such file.
+        /// `*`: the file must not exist.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         if_none_match: Option<String>,
-        /// The content goes on in the next frame, a `put` of the same path.
+        /// Whether the content continues in the next frame, a `put` of the same path.
         #[serde(default, skip_serializing_if = "super::is_false")]
         more: bool,
     },
@@ -109,18 +109,18 @@ pub enum FileChange {
     },
 }
 
-/// What `GET /v1/sessions/{session}/files/watch` is asked.
+/// The query of `GET /v1/sessions/{session}/files/watch`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
 pub struct WatchQuery {
-    /// A directory, by its path in the workspace. Default: the workspace itself.
+    /// The path of a directory in the workspace. Default: the workspace itself.
     #[serde(default)]
     pub path: String,
-    /// The content of a file called `watch`, and no watching.
+    /// Return the content of a file named `watch` instead of watching.
     #[serde(default)]
     pub content: bool,
 }
 
-/// Something happened to a file or directory below a watched one.
+/// A change of a file or directory below a watched directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileEvent {
     pub kind: FileEventKind,
@@ -130,12 +130,12 @@ pub struct FileEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileEventKind {
-    /// It is there now: made, or put in place by a rename, also of another onto it.
+    /// The path was created, or a rename put a file there, also over an existing one.
     Made,
-    /// It was written to.
+    /// The file was written.
     Changed,
-    /// It is not there any more.
+    /// The path no longer exists.
     Removed,
-    /// Not all can be told: below this path, look for yourself.
+    /// Some events were lost. List the files below this path again.
     Overflow,
 }

@@ -1,4 +1,4 @@
-//! Forks of sessions: what a client asks and is told.
+//! Forks of sessions: the client's request and the node's reply.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,18 +7,18 @@ use super::Session;
 use crate::link::{CanReach, NotCarried};
 use crate::{Owner, SessionId};
 
-/// A twin of a session.
+/// The request for a twin of a session.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForkSession {
-    /// A name of the client's choice; made by the node when absent.
+    /// The twin's id. Default: the node generates one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<SessionId>,
-    /// Whose session the twin is. Default: the original's owner.
+    /// The owner of the twin. Default: the original's owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
-    /// Which directories of the workspace are copied. Default: all but those that can be made or
-    /// installed again.
+    /// Which directories of the workspace are copied. Default: all except those that can be rebuilt or
+    /// reinstalled.
     #[serde(default, skip_serializing_if = "CopyScope::is_default")]
     pub copy: CopyScope,
 }
@@ -27,7 +27,7 @@ pub struct ForkSession {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CopyScope {
-    /// All but virtual environments, installed packages and caches; the answer names them.
+    /// All except virtual environments, installed packages and caches. The reply names those.
     #[default]
     Needed,
     All,
@@ -39,13 +39,13 @@ impl CopyScope {
     }
 }
 
-/// A directory of the workspace that the twin's copy does not have.
+/// A directory of the workspace that the fork did not copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeftOutDirectory {
-    /// Relative to the workspace.
+    /// The path relative to the workspace.
     pub path: String,
     pub why: LeftOutReason,
-    /// Whether the copy has a link to the original's, which the twin can read and not write.
+    /// Whether the copy has a symlink to the original's directory, which the twin can read but not write.
     pub linked: bool,
 }
 
@@ -57,26 +57,25 @@ pub enum LeftOutReason {
     Environment,
     /// Installed packages.
     Packages,
-    /// Whatever wrote it writes it again.
+    /// A cache, which its program rebuilds.
     Cache,
 }
 
-/// What `POST /v1/sessions/{session}/fork` answers.
+/// The reply of `POST /v1/sessions/{session}/fork`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ForkedSession {
-    /// The twin. Its workspace is a copy, at another path than the original's.
+    /// The twin. Its workspace is a copy at another path.
     pub session: Session,
-    /// What the twin does not have, or has in common with the original.
+    /// What the twin does not have, or shares with the original.
     pub not_carried: Vec<NotCarried>,
-    /// Threads and processes from before the fork that could still reach the twin. Empty for most
-    /// forks, and where nothing confines the session.
+    /// Threads and processes from before the fork that can still reach the twin. Empty for most forks, and
+    /// for sessions without confinement.
     #[serde(default)]
     pub can_reach: Vec<CanReach>,
-    /// Directories of the workspace that the copy does not have, at most 64. `copy` with `all` copies
-    /// them.
+    /// Directories of the workspace that were not copied, at most 64. Fork with `copy: all` to copy them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOutDirectory>,
-    /// How many more of these there are.
+    /// Number of further directories that were not copied.
     #[serde(default, skip_serializing_if = "is_none")]
     pub left_out_more: u64,
 }

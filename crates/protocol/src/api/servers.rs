@@ -1,59 +1,61 @@
-//! The MCP servers that a node runs, and the tools that the code of a session may call.
+//! The MCP servers that a node runs, and the tools that a session's code may call.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// The MCP servers of a node, in the order of their names.
+/// The MCP servers of a node, sorted by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ServerList {
-    /// The file that names them, whether it is there or not.
+    /// The path of the configuration file. The file may not exist.
     pub config: String,
-    /// Why the file cannot be used; there are no servers then.
+    /// Why the file cannot be used. If it cannot, there are no servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     pub servers: Vec<Server>,
-    /// Changes with every server's state and tools; `after` in a query waits for the next.
+    /// A number that changes with every server's state and tools. Pass it as `after` to wait for the next
+    /// change.
     pub change: u64,
 }
 
-/// When the servers are looked at.
+/// When the reply is sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServersQuery {
-    /// Once they are no longer as they were then: the `change` of an earlier list.
+    /// Reply after the next change: the `change` of an earlier list.
     #[serde(default)]
     pub after: Option<u64>,
-    /// After so long in any case. Default: at once.
+    /// Reply after this time at the latest. Default: at once.
     #[serde(default)]
     pub wait_ms: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Server {
-    /// As the file has it.
+    /// The server's name in the configuration file.
     pub name: String,
-    /// As code has it: what stands before the dot of its tools' names.
+    /// The server's name in code: the part before the dot in its tools' names.
     pub group: String,
     pub sessions: ServerSessions,
     pub state: ServerState,
-    /// Why it does not run, or the last time that it did not.
+    /// Why the server does not run, or why it last did not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Until it is started again, while it waits for that.
+    /// Time until the next restart, while the server waits for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_in_ms: Option<u64>,
-    /// Of one that is a process.
+    /// The process id, if the server is a process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// How many tools it offers.
+    /// Number of tools that the server offers.
     pub tools: usize,
-    /// Calls so far, and those of them that are open.
+    /// Number of calls so far.
     pub calls: u64,
+    /// Number of calls that are not answered yet.
     pub open_calls: usize,
-    /// How often it was started again.
+    /// Number of restarts.
     pub restarts: u64,
 }
 
-/// Who may call a server's tools.
+/// Which sessions may call a server's tools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerSessions {
@@ -69,25 +71,25 @@ pub enum ServerSessions {
 pub enum ServerState {
     Starting,
     Running,
-    /// It has ended, and is started again after a pause.
+    /// The server has ended and restarts after a pause.
     Waiting,
-    /// It cannot be used as it is configured.
+    /// The server cannot be used as configured.
     Failed,
 }
 
-/// Which of a session's tools are asked for.
+/// Which tools of a session to return.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 pub struct SessionToolsQuery {
-    /// Those that these words lead to, best first. Default: all, by name.
+    /// Search words: return the matching tools, best match first. Default: all tools, sorted by name.
     #[serde(default)]
     pub words: Option<String>,
 }
 
-/// What the code of a session may call.
+/// The tools that a session's code may call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SessionTools {
     pub tools: Vec<SessionTool>,
-    /// There are more than these.
+    /// Whether there are more tools.
     pub more: bool,
 }
 
@@ -95,6 +97,6 @@ pub struct SessionTools {
 pub struct SessionTool {
     pub name: String,
     pub summary: String,
-    /// How code calls it.
+    /// How code calls the tool.
     pub signature: String,
 }

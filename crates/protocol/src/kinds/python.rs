@@ -1,6 +1,6 @@
-//! Python.
+//! The Python worker kind.
 
-use super::{TypedInput, Words, WorkerKind};
+use super::{LanguageTerms, TypedInput, WorkerKind};
 use crate::event::StartedBy;
 use crate::worker::FORKS;
 
@@ -13,7 +13,7 @@ pub const KIND: WorkerKind = WorkerKind {
     capabilities: &["stdin", "interrupt", "display", "tools", FORKS],
     starts: &[StartedBy::Exec, StartedBy::Zygote, StartedBy::Pool],
     typed: TypedInput::IndentedBlocks,
-    words: Words {
+    terms: LanguageTerms {
         string: "str",
         integer: "int",
         number: "float",

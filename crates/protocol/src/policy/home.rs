@@ -1,8 +1,9 @@
-//! Paths of a policy that begin in the user's home.
+//! Paths of a policy that start with the user's home directory.
 
 use std::path::{Path, PathBuf};
 
-/// A policy's path with `~` replaced by the home. A path in a home that does not exist is no path.
+/// A policy's path with `~` replaced by the home directory. `None` if the path needs a home directory and there
+/// is none.
 pub fn expand_home(path: &str, home: Option<&Path>) -> Option<PathBuf> {
     match path.strip_prefix('~') {
         None => Some(PathBuf::from(path)),

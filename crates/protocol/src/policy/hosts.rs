@@ -1,4 +1,4 @@
-//! Rules about hosts: what a session may reach by name.
+//! Host rules: which hosts a session may reach.
 
 use std::fmt;
 
@@ -6,43 +6,42 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Rules, any of which lets a host through.
+/// A list of host rules. A host is allowed if any rule matches.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(transparent)]
 #[schema(value_type = Vec<String>)]
 pub struct HostRules(pub Vec<HostRule>);
 
-/// A host that can be reached: `name`, `name:port`, `*.name`, and each of them with `=address` to
-/// say where the name is, whatever DNS says. An IP literal, a private address or a service of this
-/// machine is reached only by a rule that names it: `10.0.0.5:443`, `localhost:8080`,
-/// `index.corp=10.0.0.5`.
+/// A host that can be reached: `name`, `name:port` or `*.name`. Each form can end with `=address`, which sets
+/// the address of the name instead of DNS. An IP literal, a private address or a service of this machine is
+/// reachable only if a rule names it: `10.0.0.5:443`, `localhost:8080`, `index.corp=10.0.0.5`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
 pub struct HostRule {
-    /// In lower case, without a final dot; with `any_below`, what follows `*.`.
+    /// The host in lower case, without a final dot. With `any_below`, the part after `*.`.
     pub host: String,
-    /// Whether it stands for every name below `host`, and not for `host` itself.
+    /// Whether the rule matches every name below `host`, but not `host` itself.
     pub any_below: bool,
-    /// Any port when absent.
+    /// The port. Absent: any port.
     pub port: Option<u16>,
-    /// Where the name is, whatever DNS says.
+    /// The address of the name, instead of DNS.
     pub address: Option<std::net::IpAddr>,
 }
 
-/// Why a text is no host rule.
+/// A text is not a host rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no host rule: write name, name:port, *.name or name=address")]
+#[error("{0:?} is not a host rule: write name, name:port, *.name or name=address")]
 pub struct BadHostRule(pub String);
 
 impl HostRule {
     pub fn parse(text: &str) -> Result<Self, BadHostRule> {
         let bad = || BadHostRule(text.to_owned());
-        let (place, address) = match text.split_once('=') {
-            Some((place, address)) => (place, Some(address.parse().map_err(|_| bad())?)),
+        let (host_port, address) = match text.split_once('=') {
+            Some((host_port, address)) => (host_port, Some(address.parse().map_err(|_| bad())?)),
             None => (text, None),
         };
-        let (name, port) = split_port(place).ok_or_else(bad)?;
+        let (name, port) = split_port(host_port).ok_or_else(bad)?;
         let (name, any_below) = match name.strip_prefix("*.") {
             Some(below) => (below, true),
             None => (name, false),
@@ -51,7 +50,7 @@ impl HostRule {
         Ok(Self { host, any_below, port, address })
     }
 
-    /// Whether it lets `host` (as [`normal_host`] writes it) and `port` through.
+    /// Whether the rule allows `host` (in the form of [`normal_host`]) and `port`.
     pub fn matches(&self, host: &str, port: u16) -> bool {
         let named = match self.any_below {
             true => host
@@ -93,8 +92,8 @@ impl From<HostRule> for String {
     }
 }
 
-/// A host as it is compared: lower case, without a final dot or brackets; `None` for what is no
-/// host name or address.
+/// The normal form of a host for comparison: lower case, without a final dot or brackets. `None` if the text
+/// is not a host name or an address.
 pub fn normal_host(name: &str) -> Option<String> {
     let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
     if let Ok(address) = bare.parse::<std::net::IpAddr>() {
@@ -109,21 +108,21 @@ pub fn normal_host(name: &str) -> Option<String> {
     good.then_some(host)
 }
 
-/// `name:port` or `[v6]:port`, the port optional.
-fn split_port(place: &str) -> Option<(&str, Option<u16>)> {
-    if place.starts_with('[') {
-        let end = place.find(']')? + 1;
-        let port = match &place[end..] {
+/// Splits `name:port` or `[v6]:port`. The port is optional.
+fn split_port(host_port: &str) -> Option<(&str, Option<u16>)> {
+    if host_port.starts_with('[') {
+        let end = host_port.find(']')? + 1;
+        let port = match &host_port[end..] {
             "" => None,
             rest => Some(rest.strip_prefix(':')?.parse().ok()?),
         };
-        return Some((&place[..end], port));
+        return Some((&host_port[..end], port));
     }
-    match place.rsplit_once(':') {
-        // More than one colon: an address without brackets.
-        Some((name, _)) if name.contains(':') => Some((place, None)),
+    match host_port.rsplit_once(':') {
+        // More than one colon: an IPv6 address without brackets.
+        Some((name, _)) if name.contains(':') => Some((host_port, None)),
         Some((name, port)) => Some((name, Some(port.parse().ok()?))),
-        None => Some((place, None)),
+        None => Some((host_port, None)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Names that programs trust by themselves, and that a session can therefore not change.
+//! File names that programs trust without asking, and that a session therefore cannot change.
 
 /// Names that git, agents, editors and build tools trust in any directory without asking. A session can
 /// neither change nor replace nor create them in a directory that it can write.
@@ -35,8 +35,8 @@ pub const TRUSTED_ANYWHERE: &[&str] = &[
     ".zed",
 ];
 
-/// Names that shells and other programs trust in a home directory only. Where such a
-/// file exists, a session cannot change it in any directory. A missing one cannot be created in a home.
+/// Names that shells and other programs trust only in a home directory. If such a file exists, a session
+/// cannot change it, in any directory. A missing one cannot be created in a home directory.
 pub const TRUSTED_AT_HOME: &[&str] = &[
     ".bash_aliases",
     ".bash_completion",
@@ -70,10 +70,11 @@ pub const TRUSTED_AT_HOME: &[&str] = &[
     ".zshrc",
 ];
 
-/// Directories of a home that hold programs, completions and startup files: protected in a home only.
+/// Directories of a home directory with programs, completions and startup files. They are protected only
+/// there.
 pub const HOME_DIRECTORIES: &[&str] = &["bin", ".cargo", ".config", ".local", ".ssh"];
 
-/// All names that are protected unless a policy says otherwise.
+/// All names that are protected by default.
 pub fn protected() -> impl Iterator<Item = &'static str> {
     TRUSTED_ANYWHERE.iter().chain(TRUSTED_AT_HOME).copied()
 }

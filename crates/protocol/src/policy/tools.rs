@@ -1,4 +1,4 @@
-//! Which tools of the node's MCP servers a session may call: by name, by server, or all.
+//! Tool rules: which tools of the node's MCP servers a session may call, by name, by server, or all.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use utoipa::ToSchema;
 
 use crate::host::is_tool_name;
 
-/// `files.read`, `files.*` or `*`.
+/// A tool rule: `files.read`, `files.*` or `*`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct ToolRule(String);
 
-/// Why a text is no rule.
+/// A text is not a tool rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a tool rule is `server.tool`, `server.*` or `*`, unlike {0:?}")]
+#[error("{0:?} is not a tool rule: write `server.tool`, `server.*` or `*`")]
 pub struct BadToolRule(String);
 
 impl ToolRule {
@@ -30,7 +30,7 @@ impl ToolRule {
         Err(BadToolRule(text))
     }
 
-    /// Whether a tool of this name may be called by it.
+    /// Whether the rule allows calls of this tool.
     pub fn allows(&self, tool: &str) -> bool {
         match self.0.strip_suffix('*') {
             Some(start) => tool.starts_with(start),

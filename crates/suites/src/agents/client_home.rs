@@ -115,7 +115,7 @@ impl ClientHome {
         let cause = if waited.await? {
             ExitCause::Exited(child.wait()?)
         } else {
-            let mut pids = processes::below(pid);
+            let mut pids = processes::descendants(pid);
             pids.push(pid);
             pids.iter().for_each(|pid| processes::kill(*pid));
             child.wait()?;

@@ -25,10 +25,10 @@ pub async fn check(home: &ClientHome, sessions_expected: usize) -> Result<(), St
     let sessions =
         sessions.map_err(|error| format!("the node does not list its sessions: {error}"))?.sessions;
     let mut known = BTreeSet::from([status.pid]);
-    known.extend(processes::below(status.pid));
+    known.extend(processes::descendants(status.pid));
     for keeper in sessions.iter().filter_map(|session| session.keeper_pid) {
         known.insert(keeper);
-        known.extend(processes::below(keeper));
+        known.extend(processes::descendants(keeper));
     }
     let deadline = Instant::now() + GONE_WAIT;
     let mut others = processes::belonging(home.node().base());

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use windlass_protocol::confinement::Isolation;
-use windlass_testkit::attacks::{Attack, NetworkSetting, Stage, Verdict};
+use windlass_testkit::attacks::{Attack, AttackStage, AttackVerdict, NetworkSetting};
 
 use super::row::AttackRow;
 
@@ -18,7 +18,7 @@ pub fn play(
     let mine: Vec<&Attack> = attacks.iter().filter(|attack| attack.is_for_this_user()).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut stage = Stage::new(program).await?;
+        let mut stage = AttackStage::new(program).await?;
         for setting in settings {
             play_setting(&mut stage, &mine, *setting, &mut tell).await?;
         }
@@ -27,7 +27,7 @@ pub fn play(
 }
 
 async fn play_setting(
-    stage: &mut Stage,
+    stage: &mut AttackStage,
     attacks: &[&Attack],
     setting: (Isolation, NetworkSetting),
     tell: &mut impl FnMut(AttackRow),
@@ -38,8 +38,9 @@ async fn play_setting(
         attacks.retain(|attack| !attack.is_played_once());
     }
     if let Some(why) = stage.refusal(level, network).await? {
-        let refused =
-            |attack: &&Attack| AttackRow::new(attack, setting, Verdict::NotClaimed(why.clone()));
+        let refused = |attack: &&Attack| {
+            AttackRow::new(attack, setting, AttackVerdict::NotClaimed(why.clone()))
+        };
         attacks.iter().map(refused).for_each(tell);
         return Ok(());
     }
@@ -52,7 +53,7 @@ async fn play_setting(
     if let Some(last) = attacks.last()
         && !scene.victim_is_whole().await?
     {
-        let harm = Verdict::Through("one of the attacks harmed another session".to_owned());
+        let harm = AttackVerdict::Through("one of the attacks harmed another session".to_owned());
         tell(AttackRow::new(last, setting, harm));
     }
     Ok(())

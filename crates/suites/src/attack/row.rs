@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use windlass_protocol::confinement::Isolation;
-use windlass_testkit::attacks::{Attack, NetworkSetting, Verdict};
+use windlass_testkit::attacks::{Attack, AttackVerdict, NetworkSetting};
 
 /// The user that the node and its sessions run as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -56,13 +56,13 @@ impl AttackRow {
     pub fn new(
         attack: &Attack,
         (level, network): (Isolation, NetworkSetting),
-        verdict: Verdict,
+        verdict: AttackVerdict,
     ) -> Self {
         let (kind, words) = match verdict {
-            Verdict::Refused(by) => (AttackOutcome::Refused, by),
-            Verdict::Through(what) => (AttackOutcome::Through, what),
-            Verdict::NoVerdict(why) => (AttackOutcome::NoVerdict, why),
-            Verdict::NotClaimed(why) => (AttackOutcome::NotClaimed, why),
+            AttackVerdict::Refused(by) => (AttackOutcome::Refused, by),
+            AttackVerdict::Through(what) => (AttackOutcome::Through, what),
+            AttackVerdict::NoVerdict(why) => (AttackOutcome::NoVerdict, why),
+            AttackVerdict::NotClaimed(why) => (AttackOutcome::NotClaimed, why),
         };
         Self {
             line: attack.line,

@@ -235,7 +235,7 @@ impl FaultInjector {
         for one in self.family(&facts) {
             set(&one.may_end);
         }
-        let below = processes::below(keeper);
+        let below = processes::descendants(keeper);
         processes::kill(keeper);
         let gone = tokio::task::spawn_blocking(move || {
             below
@@ -270,7 +270,7 @@ impl FaultInjector {
             let found = found.filter(|found| found.ended.is_none());
             if let Some(keeper) = found.and_then(|found| found.keeper_pid) {
                 held.insert(keeper);
-                held.extend(processes::below(keeper));
+                held.extend(processes::descendants(keeper));
             }
         }
         held

@@ -156,7 +156,7 @@ impl Guests {
             drop(child.stdin.take());
             if tokio::time::timeout(END_MAX, reading).await.is_err() {
                 world.ledger.violation(name, "hang", &format!("still running after {END_MAX:?}"));
-                for pid in processes::below(child.id()) {
+                for pid in processes::descendants(child.id()) {
                     processes::kill(pid);
                 }
                 let _ = child.kill();

@@ -1,4 +1,4 @@
-/* What every attack in C shares: the stage that it plays on, and how it says how it went. */
+/* Common code of the attacks in C: access to the stage, and the result lines. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What one read takes. */
+/* Size of one read. */
 #define BYTES_MAX (1 << 20)
 
 static inline void refused(const char *format, ...)
@@ -53,13 +53,13 @@ static inline const char *error_name(void)
     return name ? name : "an unknown error";
 }
 
-/* The end of an attack whose one call failed. */
+/* Ends an attack whose only call failed. */
 static inline void refused_on(const char *call)
 {
     refused("%s on %s", error_name(), call);
 }
 
-/* Notes a try that failed; `refused_all` ends the attack with what was noted. */
+/* Records a failed try; `refused_all` ends the attack with the recorded tries. */
 static char noted[4096];
 
 static inline void note(const char *call)
@@ -129,7 +129,7 @@ static inline const char *canary_in(const char *bytes, ssize_t length)
     return NULL;
 }
 
-/* Ends the attack when the descriptor gives the secret; else notes why not, and closes it. */
+/* Ends the attack if the descriptor delivers the secret. Otherwise records why not, and closes it. */
 static inline void secret_from(int descriptor, const char *how)
 {
     static char bytes[BYTES_MAX + 1];
@@ -155,10 +155,10 @@ static inline void secret_at(const char *path, const char *how)
     secret_from(open(path, O_RDONLY | O_NONBLOCK), how);
 }
 
-/* What `hold_memory` takes, which is more than any limit that an attack gives its session. */
+/* Size of the memory of `hold_memory`, more than any limit that an attack sets for its session. */
 #define HELD_MOST (320L << 20)
 
-/* Takes memory that a descriptor alone holds, says so with a byte, and stays. */
+/* Allocates memory that only a descriptor holds, reports that with a byte, and keeps running. */
 static inline int hold_memory(void *told)
 {
     static char block[1 << 20];
@@ -173,7 +173,7 @@ static inline int hold_memory(void *told)
         pause();
 }
 
-/* The same in a thread. `flags` say what it shares with the caller besides memory and signals. */
+/* The same in a thread. `flags` select what it shares with the caller besides memory and signals. */
 static inline void hold_memory_in_thread(int *told, int flags)
 {
     static char stack[1 << 16];
@@ -182,8 +182,8 @@ static inline void hold_memory_in_thread(int *told, int flags)
         _exit(1);
 }
 
-/* The end of an attack whose child takes the memory in a way of its own and stays: whether something
-   has ended it after some time. */
+/* Ends an attack whose child holds memory in its own way and keeps running: refused if the child was
+   killed within some time. */
 static inline void hold_in_child(void (*hold)(int *told))
 {
     const int waits = 300, wait_us = 10000;

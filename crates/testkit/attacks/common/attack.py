@@ -1,4 +1,4 @@
-"""What every attack in Python shares: the stage that it plays on, and how it says how it went."""
+"""Common code of the attacks in Python: access to the stage, and the result lines."""
 
 import builtins
 import errno
@@ -12,10 +12,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 with open(os.path.join(HERE, "stage.json"), encoding="utf-8") as file:
     STAGE = json.load(file)
 
-# Every secret looks so. No program holds one, only the pattern.
+# The pattern of every secret. Programs contain only the pattern, never a secret.
 CANARY = re.compile(rb"windlass-canary-[0-9a-f]{16}")
 
-# What one read takes.
+# Size of one read.
 BYTES_MAX = 4 * 1024 * 1024
 
 
@@ -30,13 +30,13 @@ def through(what):
 
 
 def planted(what):
-    """The end of a first part: the stage plays on, and then runs the part `look`."""
+    """Ends the first part. The stage continues, and then runs the part `look`."""
     print("planted:", what, flush=True)
     raise SystemExit(0)
 
 
 def wait_for_end():
-    """A program outside stays until the stage closes its input."""
+    """Keeps an outside program running until the stage closes its input."""
     import sys
 
     sys.stdin.read()
@@ -49,8 +49,8 @@ def error_name(error):
 
 
 def try_each(tries):
-    """Runs every try, a name and a function. The first that returns anything is through; the errors
-    of the others are what refused them."""
+    """Runs every try, a name and a function. The first try that returns a value succeeds. The errors
+    of the others name what refused them."""
     by = {}
     for name, act in tries:
         try:
@@ -95,19 +95,19 @@ def append(path, text="# windlass-attack\n"):
 
 
 def opened_to_write(path):
-    """Opens for writing, and writes nothing: harmless wherever it succeeds."""
+    """Opens for writing and writes nothing, so a success is harmless."""
     os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY))
     return f"opened {path} for writing"
 
 
 def can_make_in(directory):
-    """Makes a file without a name in the directory: it is gone when it is closed."""
+    """Creates a file without a name in the directory. It vanishes when it is closed."""
     os.close(os.open(directory, os.O_TMPFILE | os.O_RDWR, 0o600))
     return f"made a file in {directory}"
 
 
 def processes():
-    """The processes that can be listed; where none can, those that are known by number."""
+    """The processes that can be listed. If none can, those with known pids."""
     try:
         return [name for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
@@ -116,13 +116,13 @@ def processes():
 
 
 def below(directory):
-    """Every file below, as far as it can be listed; an error at the top is the caller's."""
+    """Every file below that can be listed. An error at the top is raised to the caller."""
     os.listdir(directory)
     return [os.path.join(place, name) for place, _, names in os.walk(directory) for name in names]
 
 
 def ask_node(method, target, body=b"", headers=()):
-    """One request to the node, as a client makes it; the status line."""
+    """Sends one request to the node as a client does, and returns the status line."""
     import socket
 
     with socket.socket(socket.AF_UNIX) as one:
@@ -138,7 +138,7 @@ def ask_node(method, target, body=b"", headers=()):
 
 
 def planted_or_ended(requests):
-    """Makes every request; whether the node lives is for the stage to see."""
+    """Sends every request. The stage checks whether the node survives."""
     answers = []
     for name, act in requests:
         try:
@@ -149,7 +149,7 @@ def planted_or_ended(requests):
 
 
 def listen_at(paths):
-    """Listens at each path; the sockets."""
+    """Listens at each path, and returns the sockets."""
     import resource
     import socket
 
@@ -166,7 +166,7 @@ def listen_at(paths):
 
 def say_to_keeper(*frames):
     """Writes frames, each a header as bytes and a body, to the protocol socket of this worker, and waits
-    for what the keeper does. Only for programs that run in the worker."""
+    for the reaction of the keeper. Only for programs that run in the worker."""
     import socket
     import stat
     import struct
@@ -183,17 +183,17 @@ def say_to_keeper(*frames):
                 one.sendall(message)
         except OSError:
             continue
-    # A keeper that breaks ends this process; one that does not answers with the end of the turn.
+    # If the keeper crashes, this process ends. Otherwise the keeper answers with the end of the turn.
     time.sleep(1)
 
 
 def padded(start, end, size=65536):
-    """A header of exactly so many bytes: `start`, as many letters as fit, `end`."""
+    """A header of exactly this many bytes: `start`, as many letters as fit, `end`."""
     return start + b"x" * (size - len(start) - len(end)) + end
 
 
 def secret_in_memory(pid):
-    """The secret in the memory of a process, by /proc."""
+    """Searches the memory of a process for the secret, through /proc."""
     maps = read(f"/proc/{pid}/maps").decode()
     memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
     try:
@@ -225,7 +225,7 @@ def exchange(left, right):
 
 
 def in_background(act):
-    """Runs `act` again and again in a thread that goes on after the turn; errors are its own affair."""
+    """Runs `act` repeatedly in a thread that outlives the turn. Errors are ignored."""
     # `exchange` needs it. An import in the thread would race with the runner, which takes the attack's directory
     # off `sys.path`: the import then passes over an entry of the path, and finds nothing.
     import ctypes  # noqa: F401
@@ -288,7 +288,7 @@ def set_process_name(name):
         raise OSError(code, os.strerror(code))
 
 
-# A child with a name of its own that says so and stays.
+# A child that sets its own name, reports that, and keeps running.
 STAYS = """
 import ctypes, signal, sys
 ctypes.CDLL(None).prctl(15, ctypes.c_char_p(bytes.fromhex(sys.argv[1])), 0, 0, 0)
@@ -306,13 +306,13 @@ def start_marked_child(name):
     child = subprocess.Popen([sys.executable, "-c", STAYS, name.hex(), STAGE["mark"]],
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     child.stdout.readline()
-    # Python warns of a child that runs and that no variable names.
+    # Keep a reference: Python warns about a running child that no variable refers to.
     builtins.windlass_child = child
 
 
 def hold_memory_in_many(limit, name=None, looked_s=0):
-    """Whether many processes, of which each holds a quarter of `limit`, hold more than it together.
-    They have `name`, if one is given; `looked_s` is how long they hold it at least."""
+    """Whether many processes that each hold a quarter of `limit` together hold more than `limit`.
+    They get `name` if one is given; `looked_s` is how long they hold the memory at least."""
     import signal
 
     each, processes = limit // 4, 10
@@ -332,7 +332,7 @@ def hold_memory_in_many(limit, name=None, looked_s=0):
                 os._exit(1)
         children.append(child)
     os.close(tell)
-    # The end of the pipe: each has its memory, or was ended before.
+    # End of file on the pipe: each child has its memory or was killed before.
     while os.read(told, processes):
         pass
     time.sleep(looked_s)

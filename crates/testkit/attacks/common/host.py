@@ -1,8 +1,8 @@
-"""The host's side of the stage, outside of every sandbox: listeners, shared memory, queues, a terminal
-and a process to attack. Prints where they are as one JSON object, then answers each line on standard
-input once it has noted all contacts in the file that its first argument names; ends with its input.
+"""The host side of the stage, outside of every sandbox: listeners, shared memory, queues, a terminal
+and a process to attack. Prints their addresses as one JSON object. Answers each line on standard input
+after it has recorded all contacts in the file that its first argument names. Exits with its input.
 
-Notes nothing by itself: a line in that file means that somebody reached the host."""
+A line in that file means that a process reached the host."""
 
 import ctypes
 import json
@@ -90,7 +90,7 @@ def main():
         "socket_relative": listener(socket.AF_UNIX, "relative.sock"),
         "socket_renamed": listener(socket.AF_UNIX, f"{HOME}/before.sock"),
     }
-    # As some services do it: bound beside, then put in its place.
+    # As some services do: bind under another name, then rename it into place.
     os.rename(f"{HOME}/before.sock", f"{HOME}/renamed.sock")
     wakeup, wake = socket.socketpair()
     wake.setblocking(False)
@@ -132,7 +132,7 @@ def main():
 
 
 def serve(heard, leader, wakeup):
-    """Notes contacts until standard input ends. A line there is answered when nothing else waits."""
+    """Records contacts until standard input ends. Answers a line of input when no contact is pending."""
     watch = [*heard, leader, wakeup.fileno()]
     added = {}
     while True:
@@ -153,7 +153,7 @@ def serve(heard, leader, wakeup):
 
 
 def listen_anew(heard, watch, added, path):
-    """One more service, at a path where there was none, or an older one, which ends."""
+    """Adds a service at a path. An older service at that path ends."""
     end(heard, watch, added, path)
     if os.path.lexists(path):
         os.unlink(path)
@@ -165,7 +165,7 @@ def listen_anew(heard, watch, added, path):
 
 
 def end(heard, watch, added, path):
-    """The end of a service that was added. Many of them would be more than a session's view can cover."""
+    """Ends an added service. With too many services, the view of a session could not cover them all."""
     descriptor = added.pop(path, None)
     if descriptor is not None:
         watch.remove(descriptor)

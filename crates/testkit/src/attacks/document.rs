@@ -1,5 +1,5 @@
-//! The table of the attacks for `docs/security.md`: by contract line, with what each tries and which
-//! levels claim to refuse it.
+//! The table of attacks for `docs/security.md`: the contract line of each attack, what it tries, and the
+//! levels that claim to refuse it.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use windlass_client::protocol::confinement::Isolation;
 use super::network::NetworkSetting;
 use super::program::{Attack, Needs, all};
 
-/// The table, as it stands in the document.
+/// The table in the form that the document contains.
 pub fn table() -> String {
     let mut text = String::from(
         "| no. | line | finding | attack | tries to | claimed at | needs |\n\
@@ -40,7 +40,10 @@ fn claimed(attack: &Attack) -> String {
     if let Some(control) = attack.control {
         let _ = write!(text, "; where `{control}` is enforced");
     }
-    debug_assert!(!attack.levels.contains(&Isolation::None), "nothing is claimed without a wall");
+    debug_assert!(
+        !attack.levels.contains(&Isolation::None),
+        "without isolation nothing is claimed"
+    );
     text
 }
 

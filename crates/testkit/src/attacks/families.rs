@@ -1,17 +1,17 @@
-//! Looks for the stage's secret below a directory that the node fills: nothing that the node copied may
-//! hold what is hidden.
+//! Searches for the stage's secret in a directory that the node fills: no copy by the node may contain a
+//! hidden secret.
 
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Entries that are looked at.
+/// Maximum number of entries to search.
 const ENTRIES_MAX: usize = 20_000;
 
-/// Bytes of a file that are looked at.
+/// Maximum number of bytes to search in a file.
 const BYTES_MAX: u64 = 64 * 1024;
 
-/// The first file below `root` that holds `secret`. Follows no link.
+/// The first file below `root` that contains `secret`. Follows no symlinks.
 pub(super) fn holding(root: &Path, secret: &str) -> Option<PathBuf> {
     let mut waiting = vec![root.to_owned()];
     let mut left = ENTRIES_MAX;

@@ -1,5 +1,5 @@
-//! The host's side of the stage: one process outside of every sandbox, with services to reach and
-//! memory to read. It notes whoever reaches it.
+//! The host side of the stage: one process outside of every sandbox, with services to reach and memory to
+//! read. It records every contact.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -15,22 +15,22 @@ use crate::python;
 
 const PROGRAM: &str = include_str!("../../attacks/common/host.py");
 
-/// How long the host may take for a word.
+/// How long the host may take to reply.
 const WAIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
-pub(super) struct Host {
+pub(super) struct StageHost {
     child: Child,
     ask: Option<ChildStdin>,
-    told: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
     contacts: PathBuf,
     contacts_seen: usize,
-    /// Where its services are, by name.
+    /// The addresses of its services, by name.
     pub places: Map<String, Value>,
 }
 
-impl Host {
-    /// Its sockets go into `home` and `base`, its notes into `place`.
+impl StageHost {
+    /// The host creates its sockets in `home` and `base`, and its contact log in `place`.
     pub fn start(place: &Path, home: &Path, base: &Path, secret: &str) -> anyhow::Result<Self> {
         let (program, contacts) = (place.join("host.py"), place.join("contacts"));
         fs::write(&program, PROGRAM)?;
@@ -42,12 +42,13 @@ impl Host {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("cannot start the host's side of the stage")?;
-        let (ask, told) = (child.stdin.take(), child.stdout.take());
-        let told = BufReader::new(told.context("no output of the host")?);
+            .context("cannot start the host side of the stage")?;
+        let (ask, output) = (child.stdin.take(), child.stdout.take());
+        let output = BufReader::new(output.context("no output of the host")?);
         let mut host =
-            Self { child, ask, told, contacts, contacts_seen: 0, places: Map::default() };
-        host.places = serde_json::from_str(&host.line()?).context("the host's first word")?;
+            Self { child, ask, output, contacts, contacts_seen: 0, places: Map::default() };
+        host.places = serde_json::from_str(&host.line()?)
+            .context("the first line of the host is not JSON")?;
         Ok(host)
     }
 
@@ -56,7 +57,7 @@ impl Host {
         u32::try_from(number).unwrap_or_default()
     }
 
-    /// Who reached the host since this was last asked.
+    /// The contacts since the last call.
     pub fn contacts(&mut self) -> anyhow::Result<Vec<String>> {
         self.ask("contacts")?;
         let text = fs::read_to_string(&self.contacts)?;
@@ -65,40 +66,40 @@ impl Host {
         Ok(new)
     }
 
-    /// Ends the services that were added elsewhere than below a directory.
+    /// Ends the added services, except those below a directory.
     pub fn end_services_but(&mut self, below: &Path) -> anyhow::Result<()> {
         self.ask(&format!("end {}", below.display()))
     }
 
-    /// One more service of the host's, at a path where there was none.
+    /// Adds a service of the host at a new path.
     pub fn listen(&mut self, path: &Path) -> anyhow::Result<()> {
         self.ask(&format!("listen {}", path.display()))
     }
 
     fn ask(&mut self, what: &str) -> anyhow::Result<()> {
-        let ask = self.ask.as_mut().context("the host ends")?;
+        let ask = self.ask.as_mut().context("the host is ending")?;
         ask.write_all(format!("{what}\n").as_bytes()).context("the host is gone")?;
-        ensure!(self.line()?.trim() == "noted", "the host says something else");
+        ensure!(self.line()?.trim() == "noted", "the host replied something unexpected");
         Ok(())
     }
 
     fn line(&mut self) -> anyhow::Result<String> {
         let wait = Timespec::try_from(WAIT)?;
-        if self.told.buffer().is_empty() {
-            let mut asked = [PollFd::new(self.told.get_ref(), PollFlags::IN)];
-            if poll(&mut asked, Some(&wait))? == 0 {
-                bail!("the host has not answered within {WAIT:?}");
+        if self.output.buffer().is_empty() {
+            let mut watched = [PollFd::new(self.output.get_ref(), PollFlags::IN)];
+            if poll(&mut watched, Some(&wait))? == 0 {
+                bail!("the host did not reply within {WAIT:?}");
             }
         }
         let mut line = String::new();
-        ensure!(self.told.read_line(&mut line)? > 0, "the host has ended");
+        ensure!(self.output.read_line(&mut line)? > 0, "the host has ended");
         Ok(line)
     }
 }
 
-impl Drop for Host {
+impl Drop for StageHost {
     fn drop(&mut self) {
-        // The end of its input is its end: it takes its sockets and queues away.
+        // The host exits at the end of its input, and removes its sockets and queues.
         self.ask = None;
         if !crate::processes::wait_gone(self.child.id(), WAIT) {
             let _ = self.child.kill();

@@ -1,13 +1,13 @@
-//! The attacks' texts, embedded by name. A program that is not listed here is not played, which a test
-//! of `program` finds.
+//! The texts of the attacks, embedded by name. A program that is not listed here does not run; a test of
+//! `program` detects that.
 
 use std::path::Path;
 
-/// Names a directory whose programs are played instead of the embedded ones: for whoever writes an
-/// attack and does not want to build for each change.
+/// Variable with a directory whose programs run instead of the embedded ones, so that the author of an attack
+/// need not rebuild after each change.
 const DIRECTORY: &str = "WINDLASS_TEST_ATTACKS";
 
-/// The text as it is to be played.
+/// The text to run.
 pub(super) fn current((name, ending, text): Text) -> Text {
     (name, ending, current_file(&format!("{name}.{ending}"), text))
 }

@@ -1,14 +1,13 @@
-//! The network settings that attacks are played with.
+//! The network settings that attacks run with.
 
 use std::fmt;
 
 use windlass_client::protocol::policy::{BadHostRule, HostRule, HostRules, Network};
 
-/// The host of the list: a name that nothing outside knows, at a port of this machine that nobody
-/// listens on.
+/// The only host in the list: a name that does not resolve, with a port of this machine that has no listener.
 const HOST: &str = "stage.invalid:9=127.0.0.1";
 
-/// What the sessions that attacks run in may reach.
+/// The network policy of the sessions that attacks run in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NetworkSetting {
     None,

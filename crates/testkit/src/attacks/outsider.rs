@@ -1,5 +1,5 @@
-//! A program outside of every sandbox: a client of the node that asks for too much, or another user of
-//! the machine. It ends with its standard input.
+//! A program outside of every sandbox: a client that sends excessive requests, or another user of the
+//! machine. It exits at the end of its standard input.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -13,23 +13,23 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::program::OutsideUser;
 use crate::{processes, python};
 
-/// How long the program may take to say how it went.
+/// How long the program may take to print its result.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// How long it may take to end.
+/// How long it may take to exit.
 const END_WAIT: Duration = Duration::from_secs(10);
 
-/// The user that nothing belongs to.
+/// The user `nobody`.
 pub(super) const ANOTHER_USER: u32 = 65534;
 
-/// A line begins so, once the program has something to say.
-const WORDS: [&str; 3] = ["planted: ", "refused: ", "through: "];
+/// Prefixes of the line with the result.
+const RESULT_PREFIXES: [&str; 3] = ["planted: ", "refused: ", "through: "];
 
 /// A running program. Dropping it ends it.
 #[derive(Debug)]
 pub(super) struct Outsider {
     child: Child,
-    told: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Outsider {
@@ -39,33 +39,33 @@ impl Outsider {
         if user == OutsideUser::Another {
             command.uid(ANOTHER_USER).gid(ANOTHER_USER);
         }
-        let mut child = command.spawn().context("cannot start a program outside")?;
-        let told = child.stdout.take().context("no output of a program outside")?;
-        Ok(Self { child, told: BufReader::new(told) })
+        let mut child = command.spawn().context("cannot start the outside program")?;
+        let output = child.stdout.take().context("the outside program has no standard output")?;
+        Ok(Self { child, output: BufReader::new(output) })
     }
 
-    /// The line in which it says how it went.
-    pub fn word(&mut self) -> anyhow::Result<String> {
+    /// Waits for the line with the result.
+    pub fn result_line(&mut self) -> anyhow::Result<String> {
         let until = Instant::now() + WAIT;
         loop {
             let line = self.line(until)?;
-            if WORDS.iter().any(|word| line.starts_with(word)) {
+            if RESULT_PREFIXES.iter().any(|prefix| line.starts_with(prefix)) {
                 return Ok(line.trim().to_owned());
             }
         }
     }
 
     fn line(&mut self, until: Instant) -> anyhow::Result<String> {
-        if self.told.buffer().is_empty() {
+        if self.output.buffer().is_empty() {
             let wait = Timespec::try_from(until.saturating_duration_since(Instant::now()))?;
-            let mut asked = [PollFd::new(self.told.get_ref(), PollFlags::IN)];
-            if poll(&mut asked, Some(&wait))? == 0 {
-                bail!("a program outside has said nothing within {WAIT:?}");
+            let mut watched = [PollFd::new(self.output.get_ref(), PollFlags::IN)];
+            if poll(&mut watched, Some(&wait))? == 0 {
+                bail!("the outside program printed no result within {WAIT:?}");
             }
         }
         let mut line = String::new();
-        if self.told.read_line(&mut line)? == 0 {
-            bail!("a program outside has ended without a word");
+        if self.output.read_line(&mut line)? == 0 {
+            bail!("the outside program exited without a result");
         }
         Ok(line)
     }

@@ -1,4 +1,4 @@
-//! Plays of more than one turn: two sessions, forks, files through the node, programs outside, and
+//! Attacks with more than one turn: two sessions, forks, files through the node, outside programs, and
 //! commands that the user types.
 
 use std::fs;
@@ -17,21 +17,24 @@ use windlass_client::protocol::{Outcome, SessionId};
 use super::families;
 use super::outsider::Outsider;
 use super::program::{Attack, FirstSession, LookIn, OutsideUser, SecondSession, WorkspaceKind};
-use super::scene::{Ground, Interpreter, Part, Played, Scene, Told, Wanted, create, run};
-use super::verdict::{self, Verdict};
+use super::scene::{
+    AttackScene, AttackSession, Interpreter, PartResult, PlayResult, SessionSetup, StageFacts,
+    create, run,
+};
+use super::verdict::{self, AttackVerdict};
 use super::workspaces::{git, install_package};
 use crate::processes;
 
-/// How long a fork may take before the attack is given up.
+/// Timeout for a fork.
 const FORK_WAIT: Duration = Duration::from_secs(20);
 
 /// How often the stage writes, reads and removes a file while a session races with the node.
 const FILE_ROUNDS: usize = 150;
 
-/// How long the processes of a twin may live after its end.
+/// How long the processes of a twin may live after the twin is closed.
 const TWIN_END_WAIT: Duration = Duration::from_secs(5);
 
-/// How long a typed command may take.
+/// Deadline of a typed command.
 const TYPED_WAIT_S: &str = "30s";
 
 /// Why a fork gave no twin.
@@ -41,26 +44,26 @@ enum NoFork {
     Hangs,
 }
 
-impl Scene<'_> {
+impl AttackScene<'_> {
     /// Part `plant` in one session, part `look` in the next.
     pub(super) async fn again(
         &mut self,
         attack: &Attack,
         first: FirstSession,
         second: SecondSession,
-    ) -> anyhow::Result<Played> {
-        let ground = self.ground_of(attack).await?;
-        let mut sessions = vec![ground.session.id.clone()];
-        let planted = self.first_part(attack, &ground).await?;
-        if let Part::Ended(verdict) = planted {
-            return Ok(Played { verdict, sessions, ground: None });
+    ) -> anyhow::Result<PlayResult> {
+        let attacker = self.attacker_for(attack).await?;
+        let mut sessions = vec![attacker.session.id.clone()];
+        let planted = self.first_part(attack, &attacker).await?;
+        if let PartResult::Ended(verdict) = planted {
+            return Ok(PlayResult { verdict, sessions, attacker: None });
         }
         if first == FirstSession::Closed {
             self.close(&sessions).await;
         }
         let workspace = match second {
-            SecondSession::SameWorkspace => ground.workspace.clone(),
-            SecondSession::Below => ground.workspace.join("sub"),
+            SecondSession::SameWorkspace => attacker.workspace.clone(),
+            SecondSession::Below => attacker.workspace.join("sub"),
             SecondSession::Elsewhere => self.stage.workspace(WorkspaceKind::Bare)?,
             SecondSession::Preloaded => {
                 install_package(self.stage.place())?;
@@ -76,42 +79,43 @@ impl Scene<'_> {
             _ => Interpreter::Found,
         };
         let limits = Limits::default();
-        let verdict = match self.start(Wanted { limits, kind, workspace, interpreter }).await {
+        let verdict = match self.start(SessionSetup { limits, kind, workspace, interpreter }).await
+        {
             Ok(next) => {
                 sessions.push(next.session.id.clone());
-                self.last_part(attack, &next, Told::new()).await?
+                self.last_part(attack, &next, StageFacts::new()).await?
             }
-            Err(error) => Verdict::Refused(verdict::short(&format!("{error:#}"))),
+            Err(error) => AttackVerdict::Refused(verdict::short(&format!("{error:#}"))),
         };
         let mut no_zygote = None;
         if self.stage.node_lives() {
-            // What the node starts anew because of what was planted may still be on its way.
+            // The planted files may make the node restart zygotes: wait for them.
             let environments = self.stage.node.await_environments().await.ok();
             if second == SecondSession::Preloaded {
                 no_zygote = environments.and_then(|list| no_preloading_zygote(&list));
             }
         }
-        let verdict = no_zygote.map_or(verdict, Verdict::NotClaimed);
-        Ok(Played { verdict, sessions, ground: None })
+        let verdict = no_zygote.map_or(verdict, AttackVerdict::NotClaimed);
+        Ok(PlayResult { verdict, sessions, attacker: None })
     }
 
-    /// Part `plant`, forks by the stage, part `look` in one of the twins.
+    /// Part `plant`, then forks by the stage, then part `look` in one of the twins.
     pub(super) async fn with_fork(
         &mut self,
         attack: &Attack,
         look: LookIn,
-    ) -> anyhow::Result<Played> {
-        let ground = self.ground_of(attack).await?;
-        let original = ground.session.id.clone();
+    ) -> anyhow::Result<PlayResult> {
+        let attacker = self.attacker_for(attack).await?;
+        let original = attacker.session.id.clone();
         let mut sessions = vec![original.clone()];
-        if let Part::Ended(verdict) = self.first_part(attack, &ground).await? {
-            return Ok(Played { verdict, sessions, ground: None });
+        if let PartResult::Ended(verdict) = self.first_part(attack, &attacker).await? {
+            return Ok(PlayResult { verdict, sessions, attacker: None });
         }
-        let keeper = ground.session.keeper_pid.unwrap_or_default();
-        let before = processes::below(keeper);
+        let keeper = attacker.session.keeper_pid.unwrap_or_default();
+        let before = processes::descendants(keeper);
         let mut refused = None;
         let mut last = None;
-        // Where the node may have put a copy.
+        // Directories where the node may have put a copy.
         let mut places =
             vec![self.stage.node.dirs().state.join("families").join(original.as_str())];
         for _ in 0..attack.forks {
@@ -133,27 +137,29 @@ impl Scene<'_> {
         }
         let verdict = match (last, refused) {
             (Some(forked), _) => {
-                let new: Vec<u32> = processes::below(keeper)
+                let new: Vec<u32> = processes::descendants(keeper)
                     .into_iter()
                     .filter(|pid| !before.contains(pid))
                     .collect();
-                self.look_after_fork(attack, &ground, look, (&forked, &new)).await?
+                self.look_after_fork(attack, &attacker, look, (&forked, &new)).await?
             }
-            (None, Some(NoFork::Refused(why))) => Verdict::Refused(why),
-            (None, Some(NoFork::Hangs)) => Verdict::Through("the fork does not end".to_owned()),
-            (None, None) => Verdict::NoVerdict("no fork was made".to_owned()),
+            (None, Some(NoFork::Refused(why))) => AttackVerdict::Refused(why),
+            (None, Some(NoFork::Hangs)) => {
+                AttackVerdict::Through("the fork does not end".to_owned())
+            }
+            (None, None) => AttackVerdict::NoVerdict("no fork was made".to_owned()),
         };
         let copied = places.iter().find_map(|place| families::holding(place, &self.stage.secret));
         let verdict = match copied {
-            Some(path) => Verdict::Through(format!(
-                "the node copied a hidden file to {}; it said {verdict}",
+            Some(path) => AttackVerdict::Through(format!(
+                "the node copied a hidden file to {}; the attack reported {verdict}",
                 path.display()
             )),
             None => verdict,
         };
-        // Twins first: the last of a family takes its directories away.
+        // Close the twins first: closing the last session of a family removes its directories.
         sessions.reverse();
-        Ok(Played { verdict, sessions, ground: None })
+        Ok(PlayResult { verdict, sessions, attacker: None })
     }
 
     async fn fork(&self, original: &SessionId) -> Result<ForkedSession, NoFork> {
@@ -168,112 +174,118 @@ impl Scene<'_> {
         }
     }
 
-    /// The last part, in a family of two: the twin holds the secret by then.
+    /// Gives the twin the secret, then runs the last part in one of the two sessions.
     async fn look_after_fork(
         &self,
         attack: &Attack,
-        ground: &Ground,
+        attacker: &AttackSession,
         look: LookIn,
         (forked, new): (&ForkedSession, &[u32]),
-    ) -> anyhow::Result<Verdict> {
+    ) -> anyhow::Result<AttackVerdict> {
         let twin = self.stage.client.session(&forked.session.id).await?;
         let held = format!("held = {:?}", self.stage.secret);
         if let Err(error) = run(self.stage, &twin.id, held).await {
-            return Ok(Verdict::NoVerdict(format!("the twin runs nothing: {error:#}")));
+            return Ok(AttackVerdict::NoVerdict(format!("the twin cannot run code: {error:#}")));
         }
         let numbers = |session: &Session| {
             let own = processes::workers(session.keeper_pid.unwrap_or_default());
             let seer = own.last().copied().unwrap_or_default();
             new.iter().map(|pid| processes::number_seen_by(seer, *pid).unwrap_or(*pid)).collect()
         };
-        let twin_numbers: Vec<u32> = numbers(&ground.session);
-        let told = vec![
-            ("original_workspace", json!(ground.workspace)),
+        let twin_numbers: Vec<u32> = numbers(&attacker.session);
+        let facts = vec![
+            ("original_workspace", json!(attacker.workspace)),
             ("twin_session", json!(twin.id)),
             ("twin_workspace", json!(twin.workspace)),
             ("twin_numbers", json!(twin_numbers)),
         ];
         let verdict = match look {
-            LookIn::Original => self.last_part(attack, ground, told).await?,
+            LookIn::Original => self.last_part(attack, attacker, facts).await?,
             LookIn::Twin => {
                 let workspace = Path::new(&twin.workspace).to_owned();
-                self.last_part(attack, &Ground { session: twin, workspace }, told).await?
+                self.last_part(attack, &AttackSession { session: twin, workspace }, facts).await?
             }
         };
         Ok(match (verdict, attack.named.and_then(|what| named(forked, what))) {
-            (Verdict::Through(what), Some(named)) => {
-                Verdict::NotClaimed(format!("the fork's answer names {named}: {what}"))
+            (AttackVerdict::Through(what), Some(named)) => {
+                AttackVerdict::NotClaimed(format!("the fork's answer names {named}: {what}"))
             }
             (verdict, _) => verdict,
         })
     }
 
-    /// A fork, part `plant` in the twin, the end of the twin: no process that the twin started may
-    /// live on.
-    pub(super) async fn end_twin(&mut self, attack: &Attack) -> anyhow::Result<Played> {
-        let ground = self.ground_of(attack).await?;
-        let mut sessions = vec![ground.session.id.clone()];
-        let verdict = match self.not_claimed(attack, &ground.session) {
-            Some(why) => Verdict::NotClaimed(why),
-            None => match self.fork(&ground.session.id).await {
+    /// Forks, runs part `plant` in the twin, and closes the twin: no process of the twin may survive.
+    pub(super) async fn end_twin(&mut self, attack: &Attack) -> anyhow::Result<PlayResult> {
+        let attacker = self.attacker_for(attack).await?;
+        let mut sessions = vec![attacker.session.id.clone()];
+        let verdict = match self.not_claimed(attack, &attacker.session) {
+            Some(why) => AttackVerdict::NotClaimed(why),
+            None => match self.fork(&attacker.session.id).await {
                 Ok(forked) => {
                     sessions.insert(0, forked.session.id.clone());
                     self.start_and_end(attack, &forked.session.id).await?
                 }
-                Err(NoFork::Refused(why)) => Verdict::Refused(why),
-                Err(NoFork::Hangs) => Verdict::Through("the fork does not end".to_owned()),
+                Err(NoFork::Refused(why)) => AttackVerdict::Refused(why),
+                Err(NoFork::Hangs) => AttackVerdict::Through("the fork does not end".to_owned()),
             },
         };
-        Ok(Played { verdict, sessions, ground: None })
+        Ok(PlayResult { verdict, sessions, attacker: None })
     }
 
-    /// The twin's part and its end. The processes that count have the stage's mark as an argument.
-    async fn start_and_end(&self, attack: &Attack, twin: &SessionId) -> anyhow::Result<Verdict> {
+    /// Runs the part in the twin and closes the twin. The processes that count have the stage's mark as an
+    /// argument.
+    async fn start_and_end(
+        &self,
+        attack: &Attack,
+        twin: &SessionId,
+    ) -> anyhow::Result<AttackVerdict> {
         let session = self.stage.client.session(twin).await?;
         let workspace = Path::new(&session.workspace).to_owned();
         let mark = format!("windlass-mark-{}-{twin}", std::process::id());
-        let told = vec![("mark", json!(mark))];
-        if let Part::Ended(verdict) =
-            self.part(attack, &Ground { session, workspace }, "plant", told).await?
+        let facts = vec![("mark", json!(mark))];
+        if let PartResult::Ended(verdict) =
+            self.part(attack, &AttackSession { session, workspace }, "plant", facts).await?
         {
             return Ok(verdict);
         }
         let started = marked(&mark);
         if started.is_empty() {
-            return Ok(Verdict::NoVerdict("the twin started no process".to_owned()));
+            return Ok(AttackVerdict::NoVerdict("the twin started no process".to_owned()));
         }
-        // As a user closes it: the worker gets the time to finish.
+        // Close with the default grace period, as a user does.
         self.stage.client.close_session(twin, CloseQuery::default()).await?;
         let until = Instant::now() + TWIN_END_WAIT;
         for pid in started {
             processes::wait_gone(pid, until.saturating_duration_since(Instant::now()));
         }
         Ok(match marked(&mark).len() {
-            0 => Verdict::Refused("all processes of the twin have ended".to_owned()),
-            left => Verdict::Through(format!(
+            0 => AttackVerdict::Refused("all processes of the twin have ended".to_owned()),
+            left => AttackVerdict::Through(format!(
                 "{left} of the twin's processes live {TWIN_END_WAIT:?} after its end"
             )),
         })
     }
 
-    /// Part `plant`, then `git status` by the user, while the session runs and after its end. The
-    /// stage sees what git ran.
-    pub(super) async fn with_git(&mut self, attack: &Attack) -> anyhow::Result<Played> {
-        let ground = self.ground_of(attack).await?;
-        let sessions = vec![ground.session.id.clone()];
-        let verdict = match self.first_part(attack, &ground).await? {
-            Part::Ended(verdict) => verdict,
-            Part::Planted => {
-                self.git_status(&ground.workspace)?;
+    /// Part `plant`, then `git status` by the user, while the session runs and after its end. The stage
+    /// observes what git executed.
+    pub(super) async fn with_git(&mut self, attack: &Attack) -> anyhow::Result<PlayResult> {
+        let attacker = self.attacker_for(attack).await?;
+        let sessions = vec![attacker.session.id.clone()];
+        let verdict = match self.first_part(attack, &attacker).await? {
+            PartResult::Ended(verdict) => verdict,
+            PartResult::Planted => {
+                self.git_status(&attacker.workspace)?;
                 self.close(&sessions).await;
-                let said = self.git_status(&ground.workspace)?;
-                Verdict::Refused(verdict::short(&format!("git runs nothing of it: {said}")))
+                let said = self.git_status(&attacker.workspace)?;
+                AttackVerdict::Refused(verdict::short(&format!(
+                    "git executed nothing of it: {said}"
+                )))
             }
         };
-        Ok(Played { verdict, sessions, ground: None })
+        Ok(PlayResult { verdict, sessions, attacker: None })
     }
 
-    /// What git says. A directory that is no repository is no error here.
+    /// The output of git. A directory without a repository is not an error here.
     fn git_status(&self, workspace: &Path) -> anyhow::Result<String> {
         let mut command = git(workspace);
         let output = command.arg("status").env("HOME", &self.stage.home).output();
@@ -283,16 +295,16 @@ impl Scene<'_> {
     }
 
     /// Part `plant`, then a client that works with the session's files, then part `look`.
-    pub(super) async fn with_files(&mut self, attack: &Attack) -> anyhow::Result<Played> {
-        let ground = self.ground_of(attack).await?;
-        let sessions = vec![ground.session.id.clone()];
-        if let Part::Ended(verdict) = self.first_part(attack, &ground).await? {
-            return Ok(Played { verdict, sessions, ground: None });
+    pub(super) async fn with_files(&mut self, attack: &Attack) -> anyhow::Result<PlayResult> {
+        let attacker = self.attacker_for(attack).await?;
+        let sessions = vec![attacker.session.id.clone()];
+        if let PartResult::Ended(verdict) = self.first_part(attack, &attacker).await? {
+            return Ok(PlayResult { verdict, sessions, attacker: None });
         }
         let client = &self.stage.client;
         let mut read = None;
         for round in 0..FILE_ROUNDS {
-            let session = &ground.session.id;
+            let session = &attacker.session.id;
             let made = format!("swap/made-{round}");
             let _ = client.put_file(session, &made, "x", &Expect::default()).await;
             let bytes = client.read_file(session, "swap/id_rsa").await.unwrap_or_default();
@@ -302,48 +314,51 @@ impl Scene<'_> {
             }
             let _ = client.delete_file(session, "swap/authorized_keys", &Expect::default()).await;
         }
-        let verdict = self.last_part(attack, &ground, Told::new()).await?;
-        let verdict = read.map_or(verdict, Verdict::Through);
-        Ok(Played { verdict, sessions, ground: None })
+        let verdict = self.last_part(attack, &attacker, StageFacts::new()).await?;
+        let verdict = read.map_or(verdict, AttackVerdict::Through);
+        Ok(PlayResult { verdict, sessions, attacker: None })
     }
 
-    /// A program outside: whether a session starts all the same.
+    /// Runs an outside program, and checks that a session still starts.
     pub(super) async fn play_outside(
         &mut self,
         attack: &Attack,
         user: OutsideUser,
-    ) -> anyhow::Result<Played> {
+    ) -> anyhow::Result<PlayResult> {
         let workspace = self.stage.workspace(WorkspaceKind::Bare)?;
         let path = self.stage.install(attack, &workspace)?;
         let session = self.stage.client.session(self.victim_id()).await?;
-        let ground = Ground { session, workspace: workspace.clone() };
-        let told =
-            vec![("part", "outside".into()), ("other", json!(self.stage.others_directory()?))];
-        let places = self.places(&ground, told);
+        let attacker = AttackSession { session, workspace: workspace.clone() };
+        let facts =
+            vec![("part", "outside".into()), ("other", json!(self.stage.other_users_directory()?))];
+        let places = self.places(&attacker, facts);
         fs::write(workspace.join("attack/stage.json"), places.to_string())?;
         let mut outsider = Outsider::start(&workspace.join(path), &workspace, user)?;
-        let word = match outsider.word() {
-            Ok(word) => word,
+        let line = match outsider.result_line() {
+            Ok(line) => line,
             Err(error) => format!("through: {error:#}"),
         };
         let (verdict, sessions) = match self.session_starts().await {
             Ok(session) => {
-                let said = verdict::of_line(&word);
-                (said.unwrap_or_else(|| Verdict::Refused("a session starts".to_owned())), session)
+                let said = verdict::of_line(&line);
+                (
+                    said.unwrap_or_else(|| AttackVerdict::Refused("a session starts".to_owned())),
+                    session,
+                )
             }
             Err(error) => {
-                let why = verdict::short(&format!("no session starts: {error:#}"));
-                (Verdict::Through(why), None)
+                let why = verdict::short(&format!("a session does not start: {error:#}"));
+                (AttackVerdict::Through(why), None)
             }
         };
         drop(outsider);
         if self.stage.node_lives() {
             self.stage.restore()?;
         }
-        Ok(Played { verdict, sessions: sessions.into_iter().collect(), ground: None })
+        Ok(PlayResult { verdict, sessions: sessions.into_iter().collect(), attacker: None })
     }
 
-    /// Starts a session as anybody would, and runs something in it.
+    /// Starts an ordinary session and runs a turn in it.
     async fn session_starts(&self) -> anyhow::Result<Option<SessionId>> {
         let isolation = Some(self.level);
         let policy = PolicyRequest { isolation, ..PolicyRequest::default() };
@@ -355,7 +370,7 @@ impl Scene<'_> {
     }
 
     /// `windlass run FILE`, typed in the home.
-    pub(super) async fn typed(&mut self, attack: &Attack) -> anyhow::Result<Played> {
+    pub(super) async fn typed(&mut self, attack: &Attack) -> anyhow::Result<PlayResult> {
         let workspace = self.stage.workspace(WorkspaceKind::Bare)?;
         let path = workspace.join(self.stage.install(attack, &workspace)?);
         let dirs = self.stage.node.dirs();
@@ -375,50 +390,55 @@ impl Scene<'_> {
         let complaint = String::from_utf8_lossy(&output.stderr);
         let verdict = match said {
             Some(verdict) => verdict,
-            None if output.status.success() => Verdict::NoVerdict(verdict::short(&text)),
-            None => Verdict::Refused(verdict::short(&complaint)),
+            None if output.status.success() => AttackVerdict::NoVerdict(verdict::short(&text)),
+            None => AttackVerdict::Refused(verdict::short(&complaint)),
         };
-        Ok(Played { verdict, sessions: Vec::new(), ground: None })
+        Ok(PlayResult { verdict, sessions: Vec::new(), attacker: None })
     }
 
-    async fn first_part(&self, attack: &Attack, ground: &Ground) -> anyhow::Result<Part> {
-        match self.not_claimed(attack, &ground.session) {
-            Some(why) => Ok(Part::Ended(Verdict::NotClaimed(why))),
-            None => self.part(attack, ground, "plant", Told::new()).await,
+    async fn first_part(
+        &self,
+        attack: &Attack,
+        attacker: &AttackSession,
+    ) -> anyhow::Result<PartResult> {
+        match self.not_claimed(attack, &attacker.session) {
+            Some(why) => Ok(PartResult::Ended(AttackVerdict::NotClaimed(why))),
+            None => self.part(attack, attacker, "plant", StageFacts::new()).await,
         }
     }
 
     async fn last_part(
         &self,
         attack: &Attack,
-        ground: &Ground,
-        told: Told,
-    ) -> anyhow::Result<Verdict> {
-        Ok(match self.part(attack, ground, "look", told).await? {
-            Part::Ended(verdict) => verdict,
-            Part::Planted => Verdict::NoVerdict("its last part says nothing".to_owned()),
+        attacker: &AttackSession,
+        facts: StageFacts,
+    ) -> anyhow::Result<AttackVerdict> {
+        Ok(match self.part(attack, attacker, "look", facts).await? {
+            PartResult::Ended(verdict) => verdict,
+            PartResult::Planted => {
+                AttackVerdict::NoVerdict("its last part printed no result".to_owned())
+            }
         })
     }
 }
 
-/// Why the node keeps no zygote that preloads a module. Without one nothing is loaded that an attack
-/// could have changed.
+/// Why the node has no zygote that preloads a module. Without one, no module is loaded that an attack could
+/// have changed.
 fn no_preloading_zygote(list: &EnvironmentList) -> Option<String> {
     let preloading = list.environments.iter().find(|one| !one.preload.is_empty())?;
     let why = preloading.zygote.error.as_deref().unwrap_or("workers are started without");
     let ready = preloading.zygote.state == ZygoteState::Ready;
-    (!ready).then(|| verdict::short(&format!("the node keeps no zygote: {why}")))
+    (!ready).then(|| verdict::short(&format!("the node has no zygote: {why}")))
 }
 
-/// The processes that have `mark` as an argument. Looks at no process's name: a name need not be text.
+/// The processes that have `mark` as an argument. Ignores process names, which need not be UTF-8.
 fn marked(mark: &str) -> Vec<u32> {
     let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     numbers.filter(|pid| processes::arguments(*pid).iter().any(|one| one == mark)).collect()
 }
 
-/// The first entry of this kind that a fork's answer names as able to reach the twin. A node that
-/// knows no such list names nothing.
+/// The first entry of this kind in the `can_reach` list of a fork's reply.
 fn named(forked: &ForkedSession, what: &str) -> Option<String> {
     let answer = serde_json::to_value(forked).ok()?;
     let entries = answer.get("can_reach")?.as_array()?;

@@ -1,4 +1,4 @@
-//! The attacks themselves: their texts, embedded, and what their first lines say about them.
+//! The list of attacks: their embedded texts and the properties from their header lines.
 
 use windlass_client::protocol::confinement::Isolation;
 use windlass_client::protocol::policy::Limits;
@@ -11,41 +11,41 @@ use super::network::NetworkSetting;
 pub struct Attack {
     /// The file's name without its ending.
     pub program: &'static str,
-    /// What it tries.
+    /// A description of what it tries.
     pub name: &'static str,
-    /// The contract's line.
+    /// The line of the contract that it tests.
     pub line: u32,
-    /// The review's finding that it shows, where there is one.
+    /// The number of the security finding that it reproduces, if any.
     pub finding: Option<u32>,
     pub needs: Needs,
     /// The levels that claim to refuse it.
     pub levels: Vec<Isolation>,
-    /// The network settings with which the levels claim it.
+    /// The network settings with which the levels claim to refuse it.
     pub networks: Vec<NetworkSetting>,
-    /// The name of the control without which nothing is claimed. A name that the node does not
-    /// report leaves the claim to the level alone.
+    /// The name of the control that the claim depends on. If the node does not report that control, the claim
+    /// depends on the level alone.
     pub control: Option<&'static str>,
     pub limits: Limits,
     pub(super) language: Language,
     pub(super) session: SessionKind,
     pub(super) workspace: WorkspaceKind,
     pub(super) play: Play,
-    /// How often the stage forks the session; each fork is one more chance for a race.
+    /// How often the stage forks the session. Each fork is another chance to win a race.
     pub(super) forks: u32,
-    /// The `what` of an entry of `can_reach` in a fork's answer: an attack that it names is not
-    /// claimed.
+    /// The `what` of an entry of `can_reach` in a fork's reply. If the reply has such an entry, the attack is
+    /// not claimed to be refused.
     pub(super) named: Option<&'static str>,
     pub(super) judged: Judged,
     pub(super) text: &'static str,
 }
 
-/// Whose rights an attack is about.
+/// Which user an attack needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     Anyone,
-    /// It would be refused to an ordinary user anywhere.
+    /// The kernel always refuses it to an ordinary user.
     Root,
-    /// Root has nothing to gain by it.
+    /// It gains nothing for root.
     User,
 }
 
@@ -60,21 +60,21 @@ pub(super) enum Language {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SessionKind {
-    /// With the other attacks of its level.
+    /// Shared with the other attacks of its level.
     Shared,
     Own,
 }
 
-/// Where an attack runs.
+/// The workspace that an attack runs in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WorkspaceKind {
-    /// A project with some of the names that others trust.
+    /// A project with some of the trusted names.
     Project,
     /// An empty directory.
     Bare,
-    /// Every name that others trust exists.
+    /// Every trusted name exists.
     AllNames,
-    /// Every name that others trust is a symlink to something in the workspace.
+    /// Every trusted name is a symlink to a file in the workspace.
     Links,
     /// The user's home.
     Home,
@@ -88,21 +88,21 @@ pub(super) enum WorkspaceKind {
     HardLink,
 }
 
-/// What is played around an attack. A program with several parts is run once for each part, which
-/// `stage.json` names.
+/// The sequence of steps around an attack. A program with several parts runs once for each part; `stage.json`
+/// names the part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Play {
     /// One turn of one session.
     Once,
-    /// Part `plant`, then part `look` in a second session that finds its interpreter by itself.
+    /// Part `plant`, then part `look` in a second session, for which the node finds the interpreter.
     Again { first: FirstSession, second: SecondSession },
     /// Part `plant`, then the stage forks the session, then part `look`.
     Fork { look: LookIn },
     /// Part `plant`, then the stage reads and writes files through the node, then part `look`.
     Files,
-    /// The program runs outside of every sandbox; a session must start all the same.
+    /// The program runs outside of every sandbox. A session must still start.
     Outside { user: OutsideUser },
-    /// `windlass run`, typed in the user's home.
+    /// The user types `windlass run` in the home.
     Typed,
     /// Part `plant`, then the user types `git status` in the workspace, before and after the session
     /// is closed.
@@ -111,53 +111,53 @@ pub(super) enum Play {
     EndTwin,
 }
 
-/// What becomes of the first session before the second starts.
+/// The state of the first session when the second starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FirstSession {
     Closed,
     Running,
 }
 
-/// Where the second session works.
+/// The workspace of the second session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SecondSession {
     SameWorkspace,
-    /// In `sub`, which the first session made in its own workspace.
+    /// `sub`, which the first session created in its workspace.
     Below,
     Elsewhere,
-    /// Elsewhere, with the interpreter whose zygote preloads a module, after its user has installed
-    /// a package there.
+    /// Elsewhere, with the interpreter whose zygote preloads a module, after the user has installed a package
+    /// for it.
     Preloaded,
 }
 
-/// Which of two twins runs the part `look`.
+/// Which session of the two runs the part `look`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LookIn {
     Original,
     Twin,
 }
 
-/// Who runs a program outside.
+/// The user that runs an outside program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OutsideUser {
     Same,
     Another,
 }
 
-/// Who knows whether an attack came through.
+/// How to decide whether an attack succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Judged {
     ByItself,
-    /// It may have changed a private copy: only what is seen outside counts.
+    /// Only effects outside count: the attack may have changed a private copy.
     Outside,
-    /// The node, by how the session ended: a lost keeper is through.
+    /// By the end of the session: a lost keeper counts as a success.
     ByItsEnd,
 }
 
 /// Every attack, by contract line and name.
 ///
 /// # Panics
-/// When an attack's first lines cannot be understood.
+/// When the header of an attack is invalid.
 pub fn all() -> Vec<Attack> {
     let texts = IN_PYTHON.iter().chain(IN_C).map(|text| listed::current(*text));
     let read = |text: Text| {
@@ -179,13 +179,13 @@ impl Attack {
         self.claimed_by(level) && self.networks.contains(&network)
     }
 
-    /// Whether it is the same with every network setting, so that it is played with one only: attacks
-    /// on limits, and those that choose no network for a session.
+    /// Whether it does not depend on the network setting and so runs with only one: attacks on limits, and
+    /// attacks that set no network for a session.
     pub fn is_played_once(&self) -> bool {
         !self.limits.is_empty() || matches!(self.play, Play::Outside { .. } | Play::Typed)
     }
 
-    /// Whether it is about the rights that this process has.
+    /// Whether it applies to the user of this process.
     pub fn is_for_this_user(&self) -> bool {
         let root = rustix::process::geteuid().is_root();
         match self.needs {
@@ -196,7 +196,7 @@ impl Attack {
     }
 }
 
-/// Reads the lines `# key: value` that a program opens with.
+/// Reads the header lines `# key: value` of a program.
 fn read((program, ending, text): Text) -> Result<Attack, String> {
     let mark = if ending == "py" { "# " } else { "// " };
     let mut attack = Attack {
@@ -236,13 +236,13 @@ fn read((program, ending, text): Text) -> Result<Attack, String> {
             ("judged", "outside") => attack.judged = Judged::Outside,
             ("judged", "by its end") => attack.judged = Judged::ByItsEnd,
             ("runs", "in the worker") => attack.language = Language::PythonInWorker,
-            // A known gap (`docs/security.md`): it is run, and nothing is promised about it.
+            // A known gap (`docs/security.md`): it runs, but no level claims to refuse it.
             ("levels", "nowhere") => attack.levels = Vec::new(),
             ("levels", levels) => attack.levels = words(levels)?,
             ("networks", networks) => attack.networks = read_networks(networks)?,
             ("control", control) => attack.control = Some(control),
             ("limits", limits) => attack.limits = read_limits(limits)?,
-            _ => return Err(format!("{key}: {value:?} means nothing")),
+            _ => return Err(format!("unknown header {key}: {value:?}")),
         }
     }
     if attack.name.is_empty() || attack.line == 0 {
@@ -315,7 +315,7 @@ mod tests {
 
     use super::*;
 
-    /// At least so many, and so many of them in C.
+    /// Minimum number of attacks, and of attacks in C.
     const ATTACKS_MIN: usize = 220;
     const IN_C_MIN: usize = 15;
 
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_means_nothing_is_refused() {
+    fn an_unknown_header_is_refused() {
         let refused = |text| read(("x", "py", text)).expect_err("no attack");
         assert!(refused("# name: x\n# lines: 50\n").contains("lines"));
         assert!(refused("# line: 50\n").contains("no name"));

@@ -1,5 +1,5 @@
-//! The sessions of one level and network setting: a victim with a secret, and the ones that attacks run in. Judges an attack by
-//! what it says and by what it changed outside.
+//! The sessions of one level and network setting: a victim with a secret, and the sessions that attacks run
+//! in. Judges an attack by its output and by what it changed outside.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use windlass_client::protocol::{Outcome, SessionId};
 
 use super::network::NetworkSetting;
 use super::program::{Attack, Judged, Language, Play, SessionKind, WorkspaceKind};
-use super::stage::Stage;
-use super::verdict::{self, ENDED, Trying, Verdict};
-use super::watch::Seen;
+use super::stage::AttackStage;
+use super::verdict::{self, AttackVerdict, ENDED, Trying};
+use super::watch::FileSnapshot;
 use super::workspaces::{
     IN_HOMES, IN_PROJECTS, early_sockets, hidden_paths, path_entry, preloading_python,
     restore_project, trusted,
@@ -27,37 +27,37 @@ use crate::{TestNode, processes};
 /// How long one attack may take.
 const ATTACK_S: u64 = 20;
 
-/// How long its turn may take: the runner in the worker gives up first.
+/// Deadline of the turn. The runner in the worker times out first.
 const TURN: Duration = Duration::from_secs(ATTACK_S + 10);
 
-/// Where a victim without a sandbox leaves its words; taken away with the scene.
+/// Directories where a victim without a sandbox leaves files. The scene removes them.
 const WORD_PLACES: &[&str] = &["/dev/shm", "/tmp", "/var/tmp", "/run/lock"];
 
 /// The sessions of one level and network setting.
 #[derive(Debug)]
-pub struct Scene<'a> {
-    pub(super) stage: &'a mut Stage,
+pub struct AttackScene<'a> {
+    pub(super) stage: &'a mut AttackStage,
     pub(super) level: Isolation,
     network: NetworkSetting,
-    /// What the sessions that attacks run in ask for, the level and their limits besides.
+    /// The policy of the sessions that attacks run in, without the level and the limits.
     policy: PolicyRequest,
     victim: Session,
     victim_word: String,
-    /// Where attacks run that need no session of their own; made anew when it was lost.
-    shared: Option<Ground>,
-    seen: Seen,
+    /// The session for attacks that need no separate one. Created again when it was lost.
+    shared: Option<AttackSession>,
+    seen: FileSnapshot,
 }
 
 /// A session to attack from.
 #[derive(Debug)]
-pub(super) struct Ground {
+pub(super) struct AttackSession {
     pub session: Session,
     pub workspace: PathBuf,
 }
 
-/// What a session to attack from is like.
+/// The settings of a session to attack from.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct SessionSetup {
     pub limits: Limits,
     pub kind: WorkspaceKind,
     pub workspace: PathBuf,
@@ -67,37 +67,37 @@ pub(super) struct Wanted {
 /// Which interpreter a session runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Interpreter {
-    /// The tests' own.
+    /// The interpreter of the tests, by its path.
     Named,
-    /// What the node finds for the workspace.
+    /// The interpreter that the node finds for the workspace.
     Found,
-    /// The one whose zygote preloads a module.
+    /// The interpreter whose zygote preloads a module.
     Preloading,
 }
 
-/// What one part of an attack came to.
+/// The result of one part of an attack.
 #[derive(Debug)]
-pub(super) enum Part {
-    /// The next part can be played.
+pub(super) enum PartResult {
+    /// The next part can run.
     Planted,
-    Ended(Verdict),
+    Ended(AttackVerdict),
 }
 
-/// What was played, and the sessions that it leaves.
+/// The result of an attack, and the sessions that it leaves.
 #[derive(Debug)]
-pub(super) struct Played {
-    pub verdict: Verdict,
+pub(super) struct PlayResult {
+    pub verdict: AttackVerdict,
     pub sessions: Vec<SessionId>,
-    /// The session that may serve the next attack.
-    pub ground: Option<Ground>,
+    /// The session that the next attack may reuse.
+    pub attacker: Option<AttackSession>,
 }
 
-/// More that one part of an attack is told.
-pub(super) type Told = Vec<(&'static str, serde_json::Value)>;
+/// More entries of `stage.json` for one part of an attack.
+pub(super) type StageFacts = Vec<(&'static str, serde_json::Value)>;
 
-impl<'a> Scene<'a> {
+impl<'a> AttackScene<'a> {
     pub(super) async fn new(
-        stage: &'a mut Stage,
+        stage: &'a mut AttackStage,
         (level, network): (Isolation, NetworkSetting),
         policy: PolicyRequest,
     ) -> anyhow::Result<Self> {
@@ -112,10 +112,10 @@ impl<'a> Scene<'a> {
         Ok(Self { stage, level, network, policy, victim, victim_word, shared: None, seen })
     }
 
-    /// Runs one attack, and looks at what it did.
-    pub async fn play(&mut self, attack: &Attack) -> anyhow::Result<Verdict> {
+    /// Runs one attack and judges its effects.
+    pub async fn play(&mut self, attack: &Attack) -> anyhow::Result<AttackVerdict> {
         if self.level != Isolation::None && !attack.networks.contains(&self.network) {
-            return Ok(Verdict::NotClaimed(format!("the network is {}", self.network)));
+            return Ok(AttackVerdict::NotClaimed(format!("the network is {}", self.network)));
         }
         let played = match attack.play {
             Play::Once => self.once(attack).await,
@@ -127,32 +127,33 @@ impl<'a> Scene<'a> {
             Play::Git => self.with_git(attack).await,
             Play::EndTwin => self.end_twin(attack).await,
         };
-        // One attack that cannot be played must not keep the others from being played.
-        let Played { verdict, sessions, ground } = played.unwrap_or_else(|error| Played {
-            verdict: Verdict::NoVerdict(verdict::short(&format!("{error:#}"))),
-            sessions: Vec::new(),
-            ground: None,
-        });
+        // An attack that cannot run must not stop the other attacks.
+        let PlayResult { verdict, sessions, attacker } =
+            played.unwrap_or_else(|error| PlayResult {
+                verdict: AttackVerdict::NoVerdict(verdict::short(&format!("{error:#}"))),
+                sessions: Vec::new(),
+                attacker: None,
+            });
         let verdict = self.judge(attack, verdict)?;
         if !self.stage.node_lives() {
             self.stage.revive().await?;
-        } else if matches!(verdict, Verdict::Through(_)) {
+        } else if matches!(verdict, AttackVerdict::Through(_)) {
             self.stage.restore()?;
         }
-        if let (Verdict::Through(_), Some(ground)) = (&verdict, &ground) {
-            self.stage.go_on()?;
-            restore_project(&ground.workspace)?;
+        if let (AttackVerdict::Through(_), Some(attacker)) = (&verdict, &attacker) {
+            self.stage.make_later_changes()?;
+            restore_project(&attacker.workspace)?;
         }
         let kept = match verdict {
-            Verdict::Refused(_) => true,
-            // What it got is taken away again outside; a sandbox may not stand that.
-            Verdict::Through(_) => self.level == Isolation::None,
-            Verdict::NoVerdict(_) | Verdict::NotClaimed(_) => false,
+            AttackVerdict::Refused(_) => true,
+            // The restore changes files below the session; a sandboxed session may not survive that.
+            AttackVerdict::Through(_) => self.level == Isolation::None,
+            AttackVerdict::NoVerdict(_) | AttackVerdict::NotClaimed(_) => false,
         };
         let mut over = sessions;
-        match ground {
-            Some(ground) if kept => self.shared = Some(ground),
-            Some(ground) => over.push(ground.session.id),
+        match attacker {
+            Some(attacker) if kept => self.shared = Some(attacker),
+            Some(attacker) => over.push(attacker.session.id),
             None => {}
         }
         self.close(&over).await;
@@ -160,57 +161,59 @@ impl<'a> Scene<'a> {
         Ok(verdict)
     }
 
-    /// What the stage saw of an attack that said `verdict` of itself.
-    fn judge(&mut self, attack: &Attack, verdict: Verdict) -> anyhow::Result<Verdict> {
+    /// Corrects the attack's own `verdict` by what the stage observed.
+    fn judge(&mut self, attack: &Attack, verdict: AttackVerdict) -> anyhow::Result<AttackVerdict> {
         if !self.stage.node_lives() {
-            return Ok(Verdict::Through(format!("the node has ended; it said {verdict}")));
+            return Ok(AttackVerdict::Through(format!(
+                "the node died; the attack reported {verdict}"
+            )));
         }
-        // What a program outside changes in the home is no session's doing.
+        // Changes in the home by an outside program do not count: no session made them.
         let by_session = !matches!(attack.play, Play::Outside { .. });
         if let Some(outside) = self.outside()?.filter(|_| by_session) {
-            return Ok(Verdict::Through(format!(
-                "seen from outside: {outside}; it said {verdict}"
+            return Ok(AttackVerdict::Through(format!(
+                "seen from outside: {outside}; the attack reported {verdict}"
             )));
         }
         Ok(match verdict {
-            Verdict::Through(what) if attack.judged == Judged::Outside => {
-                Verdict::Refused(format!("nothing of it outside: {what}"))
+            AttackVerdict::Through(what) if attack.judged == Judged::Outside => {
+                AttackVerdict::Refused(format!("no effect outside: {what}"))
             }
             other => other,
         })
     }
 
-    async fn once(&mut self, attack: &Attack) -> anyhow::Result<Played> {
+    async fn once(&mut self, attack: &Attack) -> anyhow::Result<PlayResult> {
         let own = attack.session == SessionKind::Own || attack.workspace != WorkspaceKind::Project;
-        let ground = match self.shared.take() {
-            Some(ground) if !own => ground,
+        let attacker = match self.shared.take() {
+            Some(attacker) if !own => attacker,
             kept => {
                 self.shared = kept;
-                match self.ground_of(attack).await {
-                    Ok(ground) => ground,
-                    // No session in the home is one way to keep the home as it is.
+                match self.attacker_for(attack).await {
+                    Ok(attacker) => attacker,
+                    // Refusing a session in the home also protects the home.
                     Err(error) if attack.workspace == WorkspaceKind::Home => {
-                        let verdict = Verdict::Refused(verdict::short(&format!("{error:#}")));
-                        return Ok(Played { verdict, sessions: Vec::new(), ground: None });
+                        let verdict = AttackVerdict::Refused(verdict::short(&format!("{error:#}")));
+                        return Ok(PlayResult { verdict, sessions: Vec::new(), attacker: None });
                     }
                     Err(error) => return Err(error),
                 }
             }
         };
-        let verdict = match self.not_claimed(attack, &ground.session) {
-            Some(why) => Verdict::NotClaimed(why),
-            None => match self.part(attack, &ground, "whole", Told::new()).await? {
-                Part::Ended(verdict) => verdict,
-                Part::Planted => Verdict::NoVerdict("it has one part only".to_owned()),
+        let verdict = match self.not_claimed(attack, &attacker.session) {
+            Some(why) => AttackVerdict::NotClaimed(why),
+            None => match self.part(attack, &attacker, "whole", StageFacts::new()).await? {
+                PartResult::Ended(verdict) => verdict,
+                PartResult::Planted => AttackVerdict::NoVerdict("it has only one part".to_owned()),
             },
         };
         Ok(match own {
-            true => Played { verdict, sessions: vec![ground.session.id], ground: None },
-            false => Played { verdict, sessions: Vec::new(), ground: Some(ground) },
+            true => PlayResult { verdict, sessions: vec![attacker.session.id], attacker: None },
+            false => PlayResult { verdict, sessions: Vec::new(), attacker: Some(attacker) },
         })
     }
 
-    /// Closes sessions at once; one that has ended already is closed.
+    /// Closes sessions at once. Ignores sessions that have already ended.
     pub(super) async fn close(&self, sessions: &[SessionId]) {
         for session in sessions {
             let close = CloseQuery { grace_ms: Some(0) };
@@ -222,7 +225,7 @@ impl<'a> Scene<'a> {
         &self.victim.id
     }
 
-    /// Whether the victim has come to no harm: the same worker, with its memory.
+    /// Whether the victim is unharmed: the same worker with its variables.
     pub async fn victim_is_whole(&self) -> anyhow::Result<bool> {
         let turn = run(self.stage, &self.victim.id, "print(secret)".to_owned()).await?;
         let now = self.stage.client.session(&self.victim.id).await?;
@@ -235,84 +238,87 @@ impl<'a> Scene<'a> {
     pub(super) async fn part(
         &self,
         attack: &Attack,
-        ground: &Ground,
+        attacker: &AttackSession,
         part: &'static str,
-        mut told: Told,
-    ) -> anyhow::Result<Part> {
-        let path = self.stage.install(attack, &ground.workspace)?;
-        told.push(("part", part.into()));
-        let places = self.places(ground, told);
-        fs::write(ground.workspace.join("attack/stage.json"), places.to_string())?;
-        let turn = run(self.stage, &ground.session.id, runner(attack, &path)).await;
+        mut facts: StageFacts,
+    ) -> anyhow::Result<PartResult> {
+        let path = self.stage.install(attack, &attacker.workspace)?;
+        facts.push(("part", part.into()));
+        let places = self.places(attacker, facts);
+        fs::write(attacker.workspace.join("attack/stage.json"), places.to_string())?;
+        let turn = run(self.stage, &attacker.session.id, runner(attack, &path)).await;
         if attack.judged == Judged::ByItsEnd
-            && let Some(verdict) = self.end_of(&ground.session.id).await
+            && let Some(verdict) = self.end_of(&attacker.session.id).await
         {
-            return Ok(Part::Ended(verdict));
+            return Ok(PartResult::Ended(verdict));
         }
         let trying = match attack.limits.is_empty() {
             true => Trying::SomethingElse,
             false => Trying::ALimit,
         };
         Ok(match turn {
-            Ok(turn) if verdict::is_planted(&turn) => Part::Planted,
-            Ok(turn) => Part::Ended(Verdict::of(&turn, trying)),
-            Err(error) => Part::Ended(Verdict::NoVerdict(format!("{error:#}"))),
+            Ok(turn) if verdict::is_planted(&turn) => PartResult::Planted,
+            Ok(turn) => PartResult::Ended(AttackVerdict::of(&turn, trying)),
+            Err(error) => PartResult::Ended(AttackVerdict::NoVerdict(format!("{error:#}"))),
         })
     }
 
-    /// What the end of a session says of the code that ended it.
-    async fn end_of(&self, session: &SessionId) -> Option<Verdict> {
+    /// The verdict for an attack whose session ended.
+    async fn end_of(&self, session: &SessionId) -> Option<AttackVerdict> {
         let ended = self.stage.client.session(session).await.ok()?.ended?;
         Some(match ended.reason {
-            EndReason::KeeperLost => Verdict::Through("its keeper is lost".to_owned()),
-            reason => Verdict::Refused(format!("the session ended: {reason:?}")),
+            EndReason::KeeperLost => AttackVerdict::Through("its keeper is lost".to_owned()),
+            reason => AttackVerdict::Refused(format!("the session ended: {reason:?}")),
         })
     }
 
-    /// A session of its own for an attack.
-    pub(super) async fn ground_of(&mut self, attack: &Attack) -> anyhow::Result<Ground> {
+    /// A new session for one attack.
+    pub(super) async fn attacker_for(&mut self, attack: &Attack) -> anyhow::Result<AttackSession> {
         let (limits, kind, interpreter) = (attack.limits, attack.workspace, Interpreter::Named);
         let workspace = self.stage.workspace(kind)?;
-        self.ground(Wanted { limits, kind, workspace, interpreter }).await
+        self.attacker(SessionSetup { limits, kind, workspace, interpreter }).await
     }
 
-    pub(super) async fn ground(&mut self, wanted: Wanted) -> anyhow::Result<Ground> {
-        self.stage.go_back();
+    pub(super) async fn attacker(&mut self, wanted: SessionSetup) -> anyhow::Result<AttackSession> {
+        self.stage.undo_later_changes();
         self.stage.host.end_services_but(&wanted.workspace)?;
         for place in [&self.stage.home, &self.stage.home.join("project")] {
             let _ = fs::remove_file(place.join("late.sock"));
         }
         if self.level != Isolation::Landlock && wanted.workspace != self.stage.home {
-            // Where no socket can be made at all, one in the workspace is no way out; but what is
-            // hidden there would close the workspace itself.
+            // At level landlock sessions cannot create sockets, so a socket in the workspace is no target;
+            // and hiding it would make the workspace unusable.
             for name in early_sockets(wanted.kind) {
                 self.stage.host.listen(&wanted.workspace.join(name))?;
             }
         }
-        let ground = self.start(wanted).await?;
-        self.stage.go_on()?;
-        for place in [&self.stage.home, &self.stage.home.join("project"), &ground.workspace] {
+        let attacker = self.start(wanted).await?;
+        self.stage.make_later_changes()?;
+        for place in [&self.stage.home, &self.stage.home.join("project"), &attacker.workspace] {
             self.stage.host.listen(&place.join("late.sock"))?;
         }
         self.seen = self.stage.watched(self.victim.workspace.as_ref());
-        Ok(ground)
+        Ok(attacker)
     }
 
-    /// A session to attack from, and nothing changed around it: what the node did meanwhile is seen.
-    pub(super) async fn start(&self, wanted: Wanted) -> anyhow::Result<Ground> {
-        let Wanted { limits, kind, workspace, interpreter } = wanted;
+    /// Starts a session to attack from without changing the stage, so that changes by the node are observed.
+    pub(super) async fn start(&self, wanted: SessionSetup) -> anyhow::Result<AttackSession> {
+        let SessionSetup { limits, kind, workspace, interpreter } = wanted;
         let isolation = Some(self.level);
         let mut policy = PolicyRequest { isolation, limits, ..self.policy.clone() };
         policy.hidden.extend(hidden_paths(kind, &workspace));
         let session = create(self.stage, policy, Some(&workspace), interpreter).await?;
         let turn = run(self.stage, &session.id, "None".to_owned()).await?;
         let said = turn.error.map(|error| error.message).unwrap_or_default();
-        anyhow::ensure!(turn.outcome == Some(Outcome::Ok), "no session to attack from: {said}");
+        anyhow::ensure!(
+            turn.outcome == Some(Outcome::Ok),
+            "cannot start a session to attack from: {said}"
+        );
         let session = self.stage.client.session(&session.id).await?;
-        Ok(Ground { session, workspace })
+        Ok(AttackSession { session, workspace })
     }
 
-    /// Why the session does not claim to refuse this, in its own words.
+    /// Why the session does not claim to refuse this attack, from its control report.
     pub(super) fn not_claimed(&self, attack: &Attack, session: &Session) -> Option<String> {
         if self.level == Isolation::None {
             return None;
@@ -325,33 +331,33 @@ impl<'a> Scene<'a> {
             .then(|| format!("{control} is not enforced: {}", report.mechanism))
     }
 
-    /// What changed outside, or who reached the host, since this was last asked.
+    /// The first change outside or contact with the host since the last call.
     pub(super) fn outside(&mut self) -> anyhow::Result<Option<String>> {
         let now = self.stage.watched(self.victim.workspace.as_ref());
         let contacts = self.stage.host.contacts()?;
         Ok(self.seen.difference(&now).or_else(|| contacts.into_iter().next()))
     }
 
-    /// What an attack is told: where everything is that it wants.
-    pub(super) fn places(&self, ground: &Ground, told: Told) -> serde_json::Value {
+    /// The content of `stage.json`: the paths, pids and addresses of all targets.
+    pub(super) fn places(&self, attacker: &AttackSession, facts: StageFacts) -> serde_json::Value {
         let stage = &*self.stage;
         let dirs = stage.node.dirs();
-        let keeper = ground.session.keeper_pid.unwrap_or_default();
+        let keeper = attacker.session.keeper_pid.unwrap_or_default();
         let victim_keeper = self.victim.keeper_pid.unwrap_or_default();
         let (own, victim_worker) = (worker_below(keeper), worker_below(victim_keeper));
-        // Without a wall nothing may leave the machine.
+        // Without network isolation, the attack gets a local address, so that no packet leaves the machine.
         let open = self.level == Isolation::None || self.network == NetworkSetting::Open;
         let metadata = if open { "127.0.0.1" } else { "169.254.169.254" };
         let mut places = json!({
             "level": self.level.as_str(),
             "network": self.network.as_str(),
-            "session": ground.session.id,
-            "family": dirs.state.join("families").join(ground.session.id.as_str()),
+            "session": attacker.session.id,
+            "family": dirs.state.join("families").join(attacker.session.id.as_str()),
             "path_entry": path_entry(stage.place()),
             "trusted": trusted(),
             "trusted_in_projects": IN_PROJECTS,
             "trusted_in_homes": IN_HOMES,
-            "workspace": ground.workspace,
+            "workspace": attacker.workspace,
             "home": stage.home,
             "project": stage.home.join("project"),
             "base": stage.node.base(),
@@ -370,7 +376,7 @@ impl<'a> Scene<'a> {
             "victim_keeper_pid": victim_keeper,
             "victim_worker_pid": victim_worker,
         });
-        // The number by which the attacker could know a process, where its namespace has one for it.
+        // The pid of each process as seen from the attacker's pid namespace, if it has one there.
         let numbers = [
             ("host_number", stage.host.number("host_pid")),
             ("node_number", stage.node.pid()),
@@ -384,14 +390,14 @@ impl<'a> Scene<'a> {
         for (name, value) in &stage.host.places {
             places[name] = value.clone();
         }
-        for (name, value) in told {
+        for (name, value) in facts {
             places[name] = value;
         }
         places
     }
 }
 
-impl Drop for Scene<'_> {
+impl Drop for AttackScene<'_> {
     fn drop(&mut self) {
         for place in WORD_PLACES {
             let _ = fs::remove_file(PathBuf::from(place).join(&self.victim_word));
@@ -399,9 +405,9 @@ impl Drop for Scene<'_> {
     }
 }
 
-/// A session in `workspace`, or in a fresh one that the node makes for it.
+/// Creates a session in `workspace`, or in a directory that the node creates.
 pub(super) async fn create(
-    stage: &Stage,
+    stage: &AttackStage,
     policy: PolicyRequest,
     workspace: Option<&Path>,
     interpreter: Interpreter,
@@ -419,23 +425,27 @@ pub(super) async fn create(
     Ok(created.with_context(|| format!("no session of the level {level}"))?.session)
 }
 
-pub(super) async fn run(stage: &Stage, session: &SessionId, code: String) -> anyhow::Result<Turn> {
+pub(super) async fn run(
+    stage: &AttackStage,
+    session: &SessionId,
+    code: String,
+) -> anyhow::Result<Turn> {
     let deadline_ms = Some(u64::try_from(TURN.as_millis())?);
     let turn = SubmitTurn { code, deadline_ms, ..SubmitTurn::default() };
     let ran = tokio::time::timeout(2 * TURN, stage.client.run_turn(session, turn)).await;
-    Ok(ran.context("the turn does not end")??)
+    Ok(ran.context("the turn did not end in time")??)
 }
 
-/// The worker's process below a keeper: the deepest that runs the worker's program.
+/// The pid of the worker below a keeper: the deepest process that runs the worker program.
 fn worker_below(keeper: u32) -> u32 {
-    let below = processes::below(keeper);
+    let below = processes::descendants(keeper);
     let is_worker = |pid: &&u32| {
         processes::arguments(**pid).iter().any(|argument| argument.contains("windlass_worker"))
     };
     below.iter().rfind(is_worker).copied().unwrap_or_default()
 }
 
-/// What the victim does: hold a secret in its memory, its workspace and wherever others could look.
+/// Code of the victim: it holds a secret in memory, in its workspace and in shared places.
 fn victim_code(secret: &str, word: &str) -> String {
     let places = format!("{WORD_PLACES:?}");
     format!(
@@ -468,7 +478,7 @@ except OSError:
     )
 }
 
-/// Runs the program in the session's worker, and says how it ended.
+/// Code that runs the program in the session's worker and prints its exit code.
 fn runner(attack: &Attack, path: &str) -> String {
     if attack.language == Language::PythonInWorker {
         return format!(
@@ -490,7 +500,7 @@ print("{ENDED}0")
         Language::C => format!("[{path:?}]"),
         _ => format!("[sys.executable, {path:?}]"),
     };
-    // Descriptors are not closed: what a subprocess could inherit, it does.
+    // `close_fds=False`: the subprocess inherits every descriptor that it can.
     format!(
         r#"
 import subprocess, sys

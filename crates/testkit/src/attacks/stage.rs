@@ -1,5 +1,5 @@
-//! The stage: a home with secrets, the host's services, a node, and the compiled programs. What is
-//! changed by an attack that came through is put back before the next.
+//! The stage: a home with secrets, the host's services, a node, and the compiled programs. After a successful
+//! attack, the stage is restored before the next one.
 
 use std::fs;
 use std::io::Read;
@@ -16,35 +16,35 @@ use windlass_client::protocol::confinement::Isolation;
 use windlass_client::protocol::policy::PolicyRequest;
 use windlass_client::{Client, ClientError};
 
-use super::host::Host;
+use super::host::StageHost;
 use super::listed::current_file;
 use super::network::NetworkSetting;
 use super::outsider::ANOTHER_USER;
 use super::program::{Attack, Language};
-use super::scene::Scene;
-use super::watch::Seen;
+use super::scene::AttackScene;
+use super::watch::FileSnapshot;
 use super::workspaces::{
     PRELOADED_MODULE, on_path, path_entry, preloading_python, restore_active, restore_preloading,
 };
 use crate::node::search_path;
 use crate::{TestNode, processes, python};
 
-/// A variable of the node's with the secret, which no session gets unless its policy names it.
+/// A variable of the node's environment with the secret. A session gets it only if its policy names it.
 pub const SECRET_VARIABLE: &str = "STAGE_API_TOKEN";
 
-/// A file in the node's state that the node does not read: an attack may change it unharmed.
+/// A file in the node's state directory that the node does not read, so an attack may change it.
 const DECOY: &str = "decoy.seg";
 
-/// What every program shares, beside it when it runs.
+/// Common code, installed beside every program.
 const PYTHON_COMMON: &str = include_str!("../../attacks/common/attack.py");
 const C_COMMON: &str = include_str!("../../attacks/common/attack.h");
 
-/// Where the stage is put up. Not in `/tmp`, which a session has a private one of: what is hidden
-/// must be hidden by the policy, and not by chance. Nor in `/var/tmp`, where it can be helped.
+/// Parent directories for the stage, best first. Not `/tmp` or, if possible, `/var/tmp`: they are private in
+/// a session, and the policy must hide the secrets, not the private directory.
 const PLACES: [&str; 2] = ["/srv", "/var/tmp"];
 const PLACE_VARIABLE: &str = "WINDLASS_TEST_PLACE";
 
-/// Files of the home that hold the secret; each is below a path that every preset hides.
+/// Files in the home with the secret. Each is below a path that every preset hides.
 const SECRETS: &[&str] = &[
     ".ssh/id_rsa",
     ".aws/credentials",
@@ -59,13 +59,13 @@ const SECRETS: &[&str] = &[
     ".config/t/token",
 ];
 
-/// Of these, the ones that are replaced while a session runs, as editors and programs do it.
+/// The files of [`SECRETS`] that are replaced by rename while a session runs, as editors do.
 const REWRITTEN: &[&str] = &[".netrc", ".bash_history"];
 
-/// Secrets in hidden places that are made while a session runs.
+/// Secrets in hidden paths that are created while a session runs.
 const MADE_LATER: &[&str] = &[".kube/config", ".pgpass"];
 
-/// Files of the home that anybody may read and nobody may write.
+/// Files in the home that a session may read and must not write.
 const PLAIN: &[&str] = &[
     ".bashrc",
     ".profile",
@@ -76,19 +76,19 @@ const PLAIN: &[&str] = &[
     ".config/autostart/agent.desktop",
 ];
 
-/// Directories of the home that a session can name and not write, with an empty one in each: a node
-/// that tidies up through a link would remove it.
+/// Empty directories in the home that a session cannot write. A node that cleans up through a symlink would
+/// remove them.
 const EMPTY: &[&str] = &["empty/o", "empty/r", "empty/t/r"];
 
-/// Workers that wait for a session, where the node keeps a pool.
-const WAITING: usize = 2;
+/// Pool size of the node.
+const POOL_SIZE: usize = 2;
 
-/// Everything that attacks are played on. Dropping it ends what it started.
+/// Everything that attacks run against. Dropping it ends the node and the host.
 #[derive(Debug)]
-pub struct Stage {
-    // Dropped in this order: the end of the node would end the host's process by force, before it
-    // has taken its queues away.
-    pub(super) host: Host,
+pub struct AttackStage {
+    // The host is dropped before the node: dropping the node kills all its processes, and the host must first
+    // remove its queues.
+    pub(super) host: StageHost,
     pub(super) node: TestNode,
     pub(super) client: Client,
     pub(super) secret: String,
@@ -97,8 +97,8 @@ pub struct Stage {
     place: TempDir,
 }
 
-impl Stage {
-    /// Puts the stage up around a node of `program`.
+impl AttackStage {
+    /// Creates the stage with a node that runs `program`.
     pub async fn new(program: &Path) -> anyhow::Result<Self> {
         let place = tempfile::Builder::new().prefix("wl-").tempdir_in(around())?;
         fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755))?;
@@ -120,16 +120,16 @@ impl Stage {
             .state_dir(place.path().join("state"))
             .prepare()?;
         write(&node.dirs().state.join(DECOY), "as it was\n")?;
-        // The home first: the node's hidden paths are in it.
+        // The home exists before the node starts, because it contains the node's hidden paths.
         node.restart().await?;
         let client = node.client().await?;
         fs::write(node.base().join("shared.txt"), &secret)?;
-        let host = Host::start(place.path(), &home, node.base(), &secret)?;
+        let host = StageHost::start(place.path(), &home, node.base(), &secret)?;
         Ok(Self { host, node, client, secret, home, sessions: 0, place })
     }
 
-    /// The sessions of one level: one to attack, one to attack from.
-    pub async fn scene(&mut self, level: Isolation) -> anyhow::Result<Scene<'_>> {
+    /// The sessions of one level: a victim, and sessions to attack from.
+    pub async fn scene(&mut self, level: Isolation) -> anyhow::Result<AttackScene<'_>> {
         self.scene_with(level, PolicyRequest::default()).await
     }
 
@@ -138,12 +138,12 @@ impl Stage {
         &mut self,
         level: Isolation,
         network: NetworkSetting,
-    ) -> anyhow::Result<Scene<'_>> {
+    ) -> anyhow::Result<AttackScene<'_>> {
         let policy = PolicyRequest { network: Some(network.policy()?), ..PolicyRequest::default() };
-        Scene::new(self, (level, network), policy).await
+        AttackScene::new(self, (level, network), policy).await
     }
 
-    /// Why the node starts no session with this level and network setting, if it refuses to.
+    /// Why the node refuses a session with this level and network setting; `None` if it starts one.
     pub async fn refusal(
         &self,
         level: Isolation,
@@ -166,21 +166,21 @@ impl Stage {
         }
     }
 
-    /// The same as [`Stage::scene`], with sessions to attack from that have another policy than the usual.
+    /// The same as [`AttackStage::scene`], with another policy for the sessions to attack from.
     pub async fn scene_with(
         &mut self,
         level: Isolation,
         policy: PolicyRequest,
-    ) -> anyhow::Result<Scene<'_>> {
-        Scene::new(self, (level, NetworkSetting::None), policy).await
+    ) -> anyhow::Result<AttackScene<'_>> {
+        AttackScene::new(self, (level, NetworkSetting::None), policy).await
     }
 
     pub(super) fn place(&self) -> &Path {
         self.place.path()
     }
 
-    /// What its user does while a session runs: files with secrets are replaced, and others made.
-    pub(super) fn go_on(&self) -> anyhow::Result<()> {
+    /// Acts as the user while a session runs: replaces files with secrets, and creates others.
+    pub(super) fn make_later_changes(&self) -> anyhow::Result<()> {
         for name in REWRITTEN {
             let new = self.home.join(format!("{name}.new"));
             write(&new, &self.secret)?;
@@ -189,8 +189,8 @@ impl Stage {
         MADE_LATER.iter().try_for_each(|name| write(&self.home.join(name), &self.secret))
     }
 
-    /// Before a session: what is made later is not there yet.
-    pub(super) fn go_back(&self) {
+    /// Removes the later files before a session starts.
+    pub(super) fn undo_later_changes(&self) {
         for name in MADE_LATER {
             let path = self.home.join(name);
             let _ = fs::remove_file(&path);
@@ -200,8 +200,9 @@ impl Stage {
         }
     }
 
-    /// What no attack may change: the home, the victim's workspace and what is in the host's `/tmp`.
-    pub(super) fn watched(&self, victim: &Path) -> Seen {
+    /// A snapshot of the files that no attack may change: the home, the victim's workspace and files in the
+    /// host's `/tmp`.
+    pub(super) fn watched(&self, victim: &Path) -> FileSnapshot {
         let base = self.node.base();
         let state = &self.node.dirs().state;
         let shared = [
@@ -212,11 +213,11 @@ impl Stage {
         ];
         let mut roots = vec![self.home.clone(), victim.to_owned()];
         roots.extend(shared);
-        Seen::now(&roots, &self.home.join("attack"))
+        FileSnapshot::now(&roots, &self.home.join("attack"))
     }
 
-    /// An empty directory of another user's, where this user can give one away.
-    pub(super) fn others_directory(&self) -> anyhow::Result<PathBuf> {
+    /// An empty directory, owned by another user if this process is root.
+    pub(super) fn other_users_directory(&self) -> anyhow::Result<PathBuf> {
         let other = self.place.path().join("other");
         let _ = fs::remove_dir_all(&other);
         fs::create_dir(&other)?;
@@ -226,20 +227,20 @@ impl Stage {
         Ok(other)
     }
 
-    /// Whether the node still runs, as the process that it was.
+    /// Whether the node process is still running.
     pub(super) fn node_lives(&self) -> bool {
         processes::alive(self.node.pid())
     }
 
-    /// Starts the node again where an attack has ended it.
+    /// Restarts the node after an attack killed it.
     pub(super) async fn revive(&mut self) -> anyhow::Result<()> {
         self.restore()?;
-        self.node.restart().await.context("the node does not start again")?;
+        self.node.restart().await.context("the node does not restart")?;
         self.client = self.node.client().await?;
         Ok(())
     }
 
-    /// Puts the home back as it was.
+    /// Restores the home.
     pub(super) fn restore(&self) -> anyhow::Result<()> {
         let moved = self.home.with_file_name("home-moved");
         if moved.exists() && !self.home.exists() {
@@ -250,7 +251,7 @@ impl Stage {
             if kind.is_dir() {
                 fs::remove_dir_all(entry.path())?;
             } else if kind.is_file() || kind.is_symlink() {
-                // The host's sockets stay.
+                // Keep the host's sockets.
                 fs::remove_file(entry.path())?;
             }
         }
@@ -264,7 +265,7 @@ impl Stage {
         fill_home(&self.home, &self.secret)
     }
 
-    /// Puts the program of an attack into a workspace, and says how it is run: a path relative to it.
+    /// Installs the program of an attack in a workspace, and returns its path relative to the workspace.
     pub(super) fn install(&self, attack: &Attack, workspace: &Path) -> anyhow::Result<String> {
         let directory = workspace.join("attack");
         fs::create_dir_all(&directory)?;
@@ -278,7 +279,7 @@ impl Stage {
         Ok(format!("attack/{}.py", attack.program))
     }
 
-    /// Compiles a program, once a stage.
+    /// Compiles a program once per stage.
     fn build(&self, attack: &Attack) -> anyhow::Result<PathBuf> {
         let directory = self.place.path().join("build");
         let built = directory.join(attack.program);
@@ -294,16 +295,16 @@ impl Stage {
             .args([&built, &source])
             .output()
             .context("cannot run cc, which compiles the attacks in C")?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "cc refuses {}.c: {said}", attack.program);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "cc cannot compile {}.c: {errors}", attack.program);
         Ok(built)
     }
 }
 
-/// What the node keeps zygotes of: the tests' interpreter, whatever is first on its PATH, and one with
-/// a preloaded module.
+/// The environments file of the node: the tests' interpreter, the first `python3` on PATH, and an interpreter
+/// with a preloaded module.
 fn environments_file(place: &Path) -> String {
-    let named = json!({"interpreter": python(), "pool": WAITING});
+    let named = json!({"interpreter": python(), "pool": POOL_SIZE});
     let on_path = json!({"interpreter": "python3", "pool": 0});
     let preload = [PRELOADED_MODULE];
     let preloading =
@@ -324,13 +325,13 @@ fn fill_home(home: &Path, secret: &str) -> anyhow::Result<()> {
     for name in PLAIN {
         write(&home.join(name), "# as it was\n")?;
     }
-    // A hidden name that is a link, as tools that manage such files make them.
+    // A hidden name that is a symlink, as dotfile managers create them.
     write(&home.join("dotfiles/gnupg/key"), secret)?;
     if fs::symlink_metadata(home.join(".gnupg")).is_err() {
         std::os::unix::fs::symlink("dotfiles/gnupg", home.join(".gnupg"))?;
     }
     let attribute = rustix::fs::XattrFlags::empty();
-    // Where the file system has no attributes, there is none to read.
+    // A file system without extended attributes has none to read.
     let _ =
         rustix::fs::setxattr(home.join(".ssh/id_rsa"), "user.secret", secret.as_bytes(), attribute);
     EMPTY.iter().try_for_each(|name| fs::create_dir_all(home.join(name)))?;

@@ -1,27 +1,27 @@
-//! What came of an attack, and how it is read from what the program said and how it ended.
+//! The verdict on an attack, derived from the output of the program and its exit code.
 
 use std::fmt;
 
 use windlass_client::protocol::Outcome;
 use windlass_client::protocol::api::Turn;
 
-/// The most of a verdict's words that are kept.
+/// Maximum number of characters of a verdict's text.
 const WORDS_MAX: usize = 400;
 
-/// What came of an attack.
+/// The verdict on an attack.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// By what.
+pub enum AttackVerdict {
+    /// The attack was refused; names what refused it.
     Refused(String),
-    /// What it got.
+    /// The attack succeeded; names what it got.
     Through(String),
-    /// It crashed, hung or said nothing: that proves nothing.
+    /// The attack crashed, hung or printed no result, which proves nothing.
     NoVerdict(String),
-    /// The session says by itself that it does not enforce this.
+    /// The session reports that it does not enforce this control.
     NotClaimed(String),
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for AttackVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(by) => write!(f, "refused: {by}"),
@@ -32,24 +32,24 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What the runner in the worker says last: how the program ended.
+/// Prefix of the last line of the runner in the worker: the exit code of the program.
 pub(super) const ENDED: &str = "attack ended: ";
 
-/// Killed by a filter of system calls, as Python's subprocess says it.
+/// Exit code of a program that the system call filter killed (SIGSYS), in Python's notation.
 const KILLED_BY_FILTER: &str = "-31";
 
-/// Killed by force: by a limit, where one is tried.
+/// Exit code after SIGKILL. For an attack on a limit, the limit killed the program.
 const KILLED: &str = "-9";
 
-/// Whether a program that is killed has run into the limit that it tries.
+/// What the attack targets. A kill counts as a refusal only for an attack on a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trying {
     ALimit,
     SomethingElse,
 }
 
-impl Verdict {
-    /// Reads a turn that ran an attack.
+impl AttackVerdict {
+    /// The verdict of a turn that ran an attack.
     pub(super) fn of(turn: &Turn, trying: Trying) -> Self {
         if let Some(limit) = limit_of(turn) {
             return match trying {
@@ -67,20 +67,20 @@ impl Verdict {
             ("0", _) => {}
             (KILLED_BY_FILTER, _) => return Self::Refused("killed by the filter".to_owned()),
             (KILLED, Trying::ALimit) => return Self::Refused("killed by the limit".to_owned()),
-            _ => return Self::NoVerdict(short(&format!("ended with {ended}: {last}"))),
+            _ => return Self::NoVerdict(short(&format!("exited with {ended}: {last}"))),
         }
         match (last.strip_prefix("refused: "), last.strip_prefix("through: ")) {
             (Some(by), _) => Self::Refused(short(by)),
             (_, Some(what)) => Self::Through(short(what)),
-            _ => Self::NoVerdict(short(&format!("it said {last:?}"))),
+            _ => Self::NoVerdict(short(&format!("it printed {last:?}"))),
         }
     }
 }
 
-/// What an attack's first part says when there is a second part to play.
+/// Prefix of the line that the first part of an attack prints if a second part must follow.
 const PLANTED: &str = "planted: ";
 
-/// Whether the turn ended with something planted for the next part.
+/// Whether the turn ended and planted something for the next part.
 pub(super) fn is_planted(turn: &Turn) -> bool {
     let text = turn.output.text.as_str();
     let mut said = text.lines().rev().map(str::trim).filter(|line| !line.is_empty());
@@ -88,14 +88,14 @@ pub(super) fn is_planted(turn: &Turn) -> bool {
         && said.next().is_some_and(|line| line.starts_with(PLANTED))
 }
 
-/// What a program outside said in one line.
-pub(super) fn of_line(line: &str) -> Option<Verdict> {
+/// The verdict in one line of output, if the line has one.
+pub(super) fn of_line(line: &str) -> Option<AttackVerdict> {
     let (refused, through) = (line.strip_prefix("refused: "), line.strip_prefix("through: "));
-    let refused = refused.map(|by| Verdict::Refused(short(by)));
-    refused.or_else(|| through.map(|what| Verdict::Through(short(what))))
+    let refused = refused.map(|by| AttackVerdict::Refused(short(by)));
+    refused.or_else(|| through.map(|what| AttackVerdict::Through(short(what))))
 }
 
-/// The limit that ended the turn, by its name.
+/// The name of the limit that ended the turn.
 fn limit_of(turn: &Turn) -> Option<String> {
     let ended = turn.outcome.is_some_and(|outcome| outcome != Outcome::Ok);
     let name = turn.error.as_ref().map(|error| format!("{}: {}", error.name, error.message))?;

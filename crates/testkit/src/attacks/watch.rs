@@ -1,34 +1,34 @@
-//! Watches files that no attack may change: what they are now, and what differs later.
+//! Snapshots of the files that no attack may change, and the difference between two snapshots.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Files below some directories, with all that an attack could change of them.
+/// The files below some directories, with every property that an attack could change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Seen(BTreeMap<PathBuf, Entry>);
+pub(super) struct FileSnapshot(BTreeMap<PathBuf, FileState>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
+struct FileState {
     mode: u32,
     owner: (u32, u32),
-    /// Of files only: a directory's change with what is in it.
+    /// Only for files: the time of a directory changes with its content.
     modified: (i64, i64),
     bytes: Vec<u8>,
 }
 
-impl Seen {
-    /// `besides` is where attacks are installed, and is not looked at.
-    pub fn now(roots: &[PathBuf], besides: &Path) -> Self {
+impl FileSnapshot {
+    /// Skips the directory `skipped`, where attacks are installed.
+    pub fn now(roots: &[PathBuf], skipped: &Path) -> Self {
         let mut found = BTreeMap::new();
         for root in roots {
-            look(root, besides, &mut found);
+            collect(root, skipped, &mut found);
         }
         Self(found)
     }
 
-    /// The first thing that differs, in words.
+    /// Describes the first difference.
     pub fn difference(&self, later: &Self) -> Option<String> {
         let names = self.0.keys().chain(later.0.keys());
         let mut changed = names.filter(|path| self.0.get(*path) != later.0.get(*path));
@@ -43,13 +43,13 @@ impl Seen {
     }
 }
 
-fn look(path: &Path, besides: &Path, found: &mut BTreeMap<PathBuf, Entry>) {
-    if path == besides {
+fn collect(path: &Path, skipped: &Path, found: &mut BTreeMap<PathBuf, FileState>) {
+    if path == skipped {
         return;
     }
     let Ok(about) = fs::symlink_metadata(path) else { return };
     let file = about.is_file();
-    let entry = Entry {
+    let entry = FileState {
         mode: about.mode(),
         owner: (about.uid(), about.gid()),
         modified: if file { (about.mtime(), about.mtime_nsec()) } else { (0, 0) },
@@ -58,7 +58,7 @@ fn look(path: &Path, besides: &Path, found: &mut BTreeMap<PathBuf, Entry>) {
     found.insert(path.to_owned(), entry);
     if about.is_dir() {
         for child in fs::read_dir(path).into_iter().flatten().flatten() {
-            look(&child.path(), besides, found);
+            collect(&child.path(), skipped, found);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The workspaces that attacks run in: a project, an empty directory, the home, one on the node's PATH,
-//! directories with the names that shells, agents, editors and git trust, and directories that hold a
-//! hidden path, a socket, a repository elsewhere or a hard link.
+//! The workspaces that attacks run in: a project, an empty directory, the home, a project on the node's PATH,
+//! directories with the names that shells, agents, editors and git trust, and directories that contain a
+//! hidden path, a socket, a separate repository or a hard link.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,16 +10,16 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, ensure};
 
 use super::program::WorkspaceKind;
-use super::stage::{Stage, write};
+use super::stage::{AttackStage, write};
 use crate::node::search_path;
 use crate::python;
 
-/// What is in a project before an attack.
+/// The files of a project before an attack.
 const PROJECT: &[&str] =
     &[".git/config", ".git/hooks/pre-commit", ".claude/settings.json", "AGENTS.md"];
 
-/// A file for each name that agents, editors and git trust in a project: the first part of its path is
-/// the name.
+/// One file for each name that agents, editors and git trust in a project. The first path component is the
+/// name.
 pub(super) const IN_PROJECTS: &[&str] = &[
     ".git/config",
     ".hg/hgrc",
@@ -47,11 +47,11 @@ pub(super) const IN_PROJECTS: &[&str] = &[
     "opencode.json",
 ];
 
-/// What shells and programs read from a home only.
+/// Names that shells and programs read only from a home.
 pub(super) const IN_HOMES: &[&str] =
     &[".bashrc", ".bash_profile", ".profile", ".zshrc", ".zprofile", ".gitconfig", ".ripgreprc"];
 
-/// All of them.
+/// All trusted names.
 pub(super) fn trusted() -> Vec<&'static str> {
     IN_PROJECTS.iter().chain(IN_HOMES).copied().collect()
 }
@@ -59,10 +59,10 @@ pub(super) fn trusted() -> Vec<&'static str> {
 /// The project whose virtual environment is first on the node's PATH.
 const ON_PATH: &str = "active";
 
-/// Where the real files are, in a workspace whose names are symlinks.
+/// The directory with the real files, in a workspace whose trusted names are symlinks.
 const REAL: &str = "real";
 
-/// The hidden directory of a nested workspace, and the file in it that holds the secret.
+/// The hidden directory of a nested workspace, and the file with the secret in it.
 const NESTED_HIDDEN: &str = "conf/keys";
 const NESTED_SECRET: &str = "conf/keys/id";
 
@@ -78,8 +78,8 @@ const PRELOADED_TEXT: &str = "# as it was\n";
 /// The second name of that module, in a workspace.
 const HARD_LINK: &str = "linked.py";
 
-impl Stage {
-    /// A workspace as it is before an attack: a new one, unless the kind has one place only.
+impl AttackStage {
+    /// A workspace in its state before an attack. It is new, unless the kind has only one directory.
     pub(super) fn workspace(&mut self, kind: WorkspaceKind) -> anyhow::Result<PathBuf> {
         match kind {
             WorkspaceKind::Home => return Ok(self.home.clone()),
@@ -98,7 +98,7 @@ impl Stage {
             WorkspaceKind::Links => link_names(&workspace)?,
             WorkspaceKind::Project => {
                 restore_project(&workspace)?;
-                // As a repository could hold them: protected names that lead out.
+                // Protected names that are symlinks to outside, as a repository could contain them.
                 for (name, target) in [(".idea", ".ssh"), (".envrc", ".claude.json")] {
                     symlink(self.home.join(target), workspace.join(name))?;
                 }
@@ -118,19 +118,19 @@ impl Stage {
     }
 }
 
-/// The project on the node's PATH, in the stage's own directory.
+/// The project on the node's PATH, in the directory of the stage.
 pub(super) fn on_path(place: &Path) -> PathBuf {
     place.join(ON_PATH)
 }
 
-/// The directory of that project that is on the node's PATH.
+/// The directory of that project that is in the node's PATH.
 pub(super) fn path_entry(place: &Path) -> PathBuf {
     on_path(place).join(".venv/bin")
 }
 
-/// Makes what is missing in a project, and takes away what an attack planted.
+/// Creates missing files of a project, and removes what an attack planted.
 pub(super) fn restore_project(workspace: &Path) -> anyhow::Result<()> {
-    // The node's placeholders are empty directories and sockets: a live session needs them.
+    // Keep the node's placeholders, which are empty directories and sockets: a live session needs them.
     for planted in [".vscode", ".codex"].map(|name| workspace.join(name)) {
         if fs::read_dir(&planted).is_ok_and(|mut entries| entries.next().is_some()) {
             let _ = fs::remove_dir_all(planted);
@@ -152,7 +152,7 @@ pub(super) fn early_sockets(kind: WorkspaceKind) -> &'static [&'static str] {
     }
 }
 
-/// What a session in such a workspace hides besides the usual.
+/// The path that a session in this kind of workspace hides in addition.
 pub(super) fn hidden_paths(kind: WorkspaceKind, workspace: &Path) -> Option<String> {
     (kind == WorkspaceKind::Nested)
         .then(|| workspace.join(NESTED_HIDDEN).to_string_lossy().into_owned())
@@ -163,8 +163,8 @@ pub(super) fn preloading_python(place: &Path) -> String {
     place.join(PRELOADING).join(".venv/bin/python3").to_string_lossy().into_owned()
 }
 
-/// Puts the environment with the preloaded module back as it was. It keeps an unchanged one: its
-/// zygote need not start again.
+/// Restores the environment with the preloaded module. Keeps an unchanged environment, so that its zygote
+/// need not restart.
 pub(super) fn restore_preloading(place: &Path) -> anyhow::Result<()> {
     let module = preloaded_file(place)?;
     if fs::read_to_string(&module).is_ok_and(|text| text == PRELOADED_TEXT) {
@@ -174,7 +174,7 @@ pub(super) fn restore_preloading(place: &Path) -> anyhow::Result<()> {
     write(&module, PRELOADED_TEXT)
 }
 
-/// What a user does now and then: a new package makes the node start the zygote again.
+/// Installs a package, as a user does. It makes the node restart the zygote.
 pub(super) fn install_package(place: &Path) -> anyhow::Result<()> {
     let installed = site_packages(&place.join(PRELOADING))?.join(INSTALLED);
     let _ = fs::remove_file(&installed);
@@ -186,15 +186,15 @@ fn preloaded_file(place: &Path) -> anyhow::Result<PathBuf> {
     Ok(packages.join(PRELOADED_MODULE).with_extension("py"))
 }
 
-/// A repository as `git init --separate-git-dir` makes it.
+/// Creates a repository with `git init --separate-git-dir`.
 fn init_with_git_file(workspace: &Path) -> anyhow::Result<()> {
     let made = git(workspace).args(["init", "-q", "--separate-git-dir", GIT_DIRECTORY]).output()?;
     let said = String::from_utf8_lossy(&made.stderr);
-    ensure!(made.status.success(), "git makes no repository: {said}");
+    ensure!(made.status.success(), "git init failed: {said}");
     Ok(())
 }
 
-/// A command of git in this directory, which reads no configuration of the machine or the user.
+/// A git command in this directory that reads no configuration of the machine or the user.
 pub(super) fn git(directory: &Path) -> Command {
     let mut command = Command::new("git");
     command.current_dir(directory).stdin(Stdio::null()).env_clear();
@@ -205,14 +205,14 @@ pub(super) fn git(directory: &Path) -> Command {
     command
 }
 
-/// Where packages are, in the virtual environment of a project.
+/// The package directory in the virtual environment of a project.
 fn site_packages(project: &Path) -> anyhow::Result<PathBuf> {
     let real = fs::canonicalize(python()).context("the tests have no Python")?;
-    let version = real.file_name().context("the tests' Python has no name")?;
+    let version = real.file_name().context("the tests' Python has no file name")?;
     Ok(project.join(".venv/lib").join(version).join("site-packages"))
 }
 
-/// A virtual environment by hand, as `python3 -m venv` makes one, without its delay.
+/// Creates a virtual environment by hand, which is faster than `python3 -m venv`.
 pub(super) fn restore_active(active: &Path) -> anyhow::Result<()> {
     let interpreter = python();
     let venv = active.join(".venv");
@@ -230,7 +230,7 @@ fn fill(workspace: &Path, names: &[&str]) -> anyhow::Result<()> {
     names.iter().try_for_each(|name| write(&workspace.join(name), "# as it was\n"))
 }
 
-/// Every trusted name is a symlink to something in the workspace that has another name.
+/// Creates every trusted name as a symlink to a file or directory of another name in the workspace.
 fn link_names(workspace: &Path) -> anyhow::Result<()> {
     for (number, file) in trusted().iter().enumerate() {
         let (name, rest) = file.split_once('/').unwrap_or((file, ""));

@@ -1,22 +1,27 @@
-//! The table of clients: what each is called, in which syntax and under which key it lists its MCP
-//! servers, and how our entry looks there. Where the files are is in `places`.
+//! The table of clients: the name of each, the syntax and the key of its list of MCP servers, and the
+//! Windlass entry for it. The module `config_paths` has the paths of the files.
 //!
-//! No entry names a timeout. Our tools answer within a minute, with a word on how to go on where a
-//! turn takes longer, and every client waits at least that long by itself: Cursor and Zed 60 s,
-//! opencode 60 s from the last sign of progress, Codex 60 s in its oldest versions and minutes
-//! since, Gemini CLI 10 minutes, Claude Code a day, VS Code without end. A longer one would only
-//! make a lost answer cost more.
+//! No entry sets a timeout. Windlass tools reply within a minute; for a longer turn the reply says how to
+//! continue. The default timeout of every client is at least that long:
+//! - Cursor and Zed: 60 s
+//! - opencode: 60 s since the last progress
+//! - Codex: 60 s in its oldest versions, minutes since then
+//! - Gemini CLI: 10 minutes
+//! - Claude Code: a day
+//! - VS Code: none
+//!
+//! A longer timeout would only delay the report of a lost reply.
 
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
-/// The name of our entry among a client's servers.
+/// The name of the Windlass entry among the servers of a client.
 pub const ENTRY: &str = "windlass";
 
-/// What our program is started with.
+/// The argument that clients start windlass with.
 pub const ARGUMENT: &str = "mcp";
 
-/// The variables that say where the node is.
+/// The variables that locate the node.
 const PASSED_ON: &[&str] = &[
     "XDG_RUNTIME_DIR",
     "XDG_STATE_HOME",
@@ -26,11 +31,11 @@ const PASSED_ON: &[&str] = &[
     "WINDLASS_TOKEN",
 ];
 
-/// Keys that a new entry has, and its user may change or remove.
-const CHOICES: &[&str] = &["env_vars", "default_tools_approval_mode"];
+/// Keys that only a new entry gets. The user may change or remove them.
+const USER_KEYS: &[&str] = &["env_vars", "default_tools_approval_mode"];
 
-/// Keys of an entry that is reached over the network. Beside a command they are ambiguous, and some
-/// clients refuse the whole file for it; so they leave when an entry becomes a command.
+/// Keys of an entry that is reached over the network. Next to a command they are ambiguous, and some clients
+/// then refuse the whole file. They are removed when the entry becomes a command.
 pub const REMOTE_KEYS: &[&str] = &[
     "url",
     "httpUrl",
@@ -42,9 +47,9 @@ pub const REMOTE_KEYS: &[&str] = &[
     "oauth",
 ];
 
-/// A program that has agents and reads MCP servers from a file.
+/// An agent program that reads its MCP servers from a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Client {
+pub enum AgentClient {
     #[value(alias = "claude")]
     ClaudeCode,
     Codex,
@@ -58,15 +63,15 @@ pub enum Client {
     Zed,
 }
 
-/// Whose configuration is meant: the user's, or that of the project in the working directory.
+/// Which configuration to change: the user's, or that of the project in the working directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Scope {
+pub enum ConfigScope {
     User,
     Project,
 }
 
-/// How a file is written, which is what its client can read.
+/// The syntax that a client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Syntax {
     Json,
@@ -76,30 +81,30 @@ pub enum Syntax {
     Toml,
 }
 
-/// What is the same for every user of a client.
+/// Constants of a client, the same for every user.
 #[derive(Debug)]
-pub struct Facts {
+pub struct ClientFacts {
     pub name: &'static str,
     pub title: &'static str,
-    /// Programs whose presence says that the client is there.
+    /// Programs whose presence shows that the client is installed.
     pub programs: &'static [&'static str],
     pub syntax: Syntax,
     /// The key whose value lists the servers.
     pub section: &'static str,
-    /// How its user sees that the entry is there.
+    /// How the user checks that the entry works.
     pub check: &'static str,
-    /// What is needed before it is used.
+    /// What the user does before the client uses the entry.
     pub then: &'static str,
-    /// What more a project's file needs, which anybody could have written.
+    /// What else a project's file needs: it may come from anyone, so clients ask or require trust.
     pub project: &'static str,
 }
 
-impl Client {
+impl AgentClient {
     pub fn all() -> impl Iterator<Item = Self> {
         Self::value_variants().iter().copied()
     }
 
-    pub fn facts(self) -> &'static Facts {
+    pub fn facts(self) -> &'static ClientFacts {
         match self {
             Self::ClaudeCode => &CLAUDE_CODE,
             Self::Codex => &CODEX,
@@ -111,14 +116,14 @@ impl Client {
         }
     }
 
-    /// Our entry for a new installation.
+    /// The Windlass entry for a new installation.
     pub fn entry(self, command: &str) -> Map<String, Value> {
         let entry = match self {
             Self::ClaudeCode | Self::Cursor | Self::VsCode => {
                 json!({ "type": "stdio", "command": command, "args": [ARGUMENT] })
             }
-            // Codex passes few variables on, and would ask about every call, or refuse it where
-            // nobody can be asked. A call is confined by the sandbox that Codex names with it.
+            // Codex passes on few variables. Without the approval mode it would ask about every call, or
+            // refuse the call in a run without a user. The sandbox that Codex sends with a call confines it.
             Self::Codex => json!({
                 "command": command,
                 "args": [ARGUMENT],
@@ -130,16 +135,16 @@ impl Client {
         };
         match entry {
             Value::Object(entry) => entry,
-            _ => unreachable!("each is written as an object"),
+            _ => unreachable!("every arm builds an object"),
         }
     }
 
-    /// Our entry where one is already: further arguments of our program are the user's, and stay.
-    /// What only a new entry says is not said again: they may have decided otherwise.
+    /// The Windlass entry that replaces an existing one. Further arguments that the user added stay. Keys
+    /// that only a new entry gets are not set again, because the user may have removed them.
     pub fn entry_over(self, command: &str, existing: &Value) -> Map<String, Value> {
         let mut entry = self.entry(command);
-        for choice in CHOICES {
-            entry.remove(*choice);
+        for key in USER_KEYS {
+            entry.remove(*key);
         }
         let (key, ours) = match self {
             Self::OpenCode => ("command", 1),
@@ -155,13 +160,13 @@ impl Client {
     }
 }
 
-/// Whether the user has switched the entry off, in the words of any of the clients.
+/// Whether the user has disabled the entry, by the key of any client.
 pub fn is_disabled(entry: &Value) -> bool {
     entry.get("enabled") == Some(&Value::Bool(false))
         || entry.get("disabled") == Some(&Value::Bool(true))
 }
 
-static CLAUDE_CODE: Facts = Facts {
+static CLAUDE_CODE: ClientFacts = ClientFacts {
     name: "claude-code",
     title: "Claude Code",
     programs: &["claude"],
@@ -169,21 +174,21 @@ static CLAUDE_CODE: Facts = Facts {
     section: "mcpServers",
     check: "claude mcp list",
     then: "start a new session of Claude Code",
-    project: "Claude Code asks each user once whether a project's servers may be started",
+    project: "Claude Code asks each user once before it starts servers of a project",
 };
 
-static CODEX: Facts = Facts {
+static CODEX: ClientFacts = ClientFacts {
     name: "codex",
     title: "Codex",
     programs: &["codex"],
     syntax: Syntax::Toml,
     section: "mcp_servers",
     check: "codex mcp list",
-    then: "start a new session of Codex; calls are confined by its sandbox, and not asked about",
+    then: "start a new session of Codex; its sandbox confines the calls, and it does not ask for approval",
     project: "Codex reads a project's file only if the project is trusted",
 };
 
-static CURSOR: Facts = Facts {
+static CURSOR: ClientFacts = ClientFacts {
     name: "cursor",
     title: "Cursor",
     programs: &["cursor", "cursor-agent"],
@@ -191,10 +196,10 @@ static CURSOR: Facts = Facts {
     section: "mcpServers",
     check: "Cursor Settings > Tools & MCP, or cursor-agent mcp list",
     then: "restart Cursor",
-    project: "Cursor asks whether a project's servers may be started",
+    project: "Cursor asks before it starts servers of a project",
 };
 
-static VS_CODE: Facts = Facts {
+static VS_CODE: ClientFacts = ClientFacts {
     name: "vscode",
     title: "VS Code",
     programs: &["code", "code-insiders", "codium"],
@@ -202,10 +207,10 @@ static VS_CODE: Facts = Facts {
     section: "servers",
     check: "the command \"MCP: List Servers\"",
     then: "start the server there, or reload the window",
-    project: "VS Code asks whether a workspace's servers may be started",
+    project: "VS Code asks before it starts servers of a workspace",
 };
 
-static GEMINI: Facts = Facts {
+static GEMINI: ClientFacts = ClientFacts {
     name: "gemini",
     title: "Gemini CLI",
     programs: &["gemini"],
@@ -216,7 +221,7 @@ static GEMINI: Facts = Facts {
     project: "Gemini CLI starts servers only in folders that it trusts",
 };
 
-static OPENCODE: Facts = Facts {
+static OPENCODE: ClientFacts = ClientFacts {
     name: "opencode",
     title: "opencode",
     programs: &["opencode"],
@@ -227,13 +232,13 @@ static OPENCODE: Facts = Facts {
     project: "",
 };
 
-static ZED: Facts = Facts {
+static ZED: ClientFacts = ClientFacts {
     name: "zed",
     title: "Zed",
     programs: &["zed", "zeditor"],
     syntax: Syntax::JsonWithCommentsAndCommas,
     section: "context_servers",
     check: "Settings > AI > MCP Servers: a green dot beside windlass",
-    then: "nothing: Zed reads its settings when they change",
+    then: "nothing to do: Zed reloads its settings when they change",
     project: "Zed reads a project's servers only if the project is trusted",
 };

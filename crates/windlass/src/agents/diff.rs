@@ -1,10 +1,10 @@
-//! A change as a unified diff, as `patch` reads it.
+//! Formats a change as a unified diff that `patch` can read.
 
 use std::path::Path;
 
 use similar::TextDiff;
 
-/// What a file would lose and gain; `None` for a file that is not there.
+/// The diff between two contents of a file; `None` means that the file does not exist.
 pub fn unified(file: &Path, before: Option<&str>, after: Option<&str>) -> String {
     let name = |text: Option<&str>| match text {
         Some(_) => file.display().to_string(),

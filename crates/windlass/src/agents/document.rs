@@ -1,18 +1,18 @@
-//! A configuration file as text: reads our entry, sets it, removes it, and leaves every other byte
-//! as it is. Whatever an editor did is read again and compared before it counts; a file in a shape
-//! that nobody thought of is refused, not bent.
+//! Edits a configuration file as text: reads, sets and removes the Windlass entry, and leaves every other
+//! byte unchanged. The result is parsed again and compared with the expected content. A file with an
+//! unexpected structure is refused.
 
 use serde_json::{Map, Value};
 
-use super::client::{ENTRY, Facts, Syntax};
+use super::client::{ClientFacts, ENTRY, Syntax};
 use super::{json, toml};
 
-/// Some editors begin a file with it; it is kept, and is no business of a parser.
+/// Some editors write it at the start of a file. It is kept, but the parsers do not see it.
 const BYTE_ORDER_MARK: &str = "\u{feff}";
 
-/// What becomes of the list of servers when ours was the last.
+/// Whether to keep the list of servers when the removed entry was the last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Emptied {
+pub enum EmptySection {
     Keep,
     Remove,
 }
@@ -21,25 +21,29 @@ pub enum Emptied {
 pub enum EditError {
     #[error("line {line}, column {column}: {reason}")]
     Syntax { line: usize, column: usize, reason: String },
-    #[error("{0} does not hold a table of names and values")]
+    #[error("{0} is not a table of names and values")]
     NotATable(String),
-    #[error("{ENTRY} cannot be changed here without touching something else")]
+    #[error("the entry {ENTRY} cannot be changed without changing other content")]
     Unfaithful,
 }
 
-/// Our entry, if it is there.
-pub fn read(facts: &Facts, text: &str) -> Result<Option<Value>, EditError> {
+/// The Windlass entry, if the file has one.
+pub fn read(facts: &ClientFacts, text: &str) -> Result<Option<Value>, EditError> {
     let whole = parse(facts, without_mark(text).1)?;
     Ok(whole.get(facts.section).and_then(|servers| servers.get(ENTRY)).cloned())
 }
 
 /// Whether the file has the list of servers, empty or not.
-pub fn has_section(facts: &Facts, text: &str) -> Result<bool, EditError> {
+pub fn has_section(facts: &ClientFacts, text: &str) -> Result<bool, EditError> {
     Ok(parse(facts, without_mark(text).1)?.get(facts.section).is_some())
 }
 
-/// The text with our entry in it. Keys of an existing entry that `entry` does not name stay.
-pub fn set(facts: &Facts, text: &str, entry: &Map<String, Value>) -> Result<String, EditError> {
+/// The text with the Windlass entry set to `entry`. Other keys of an existing entry stay.
+pub fn set(
+    facts: &ClientFacts,
+    text: &str,
+    entry: &Map<String, Value>,
+) -> Result<String, EditError> {
     let (mark, text) = without_mark(text);
     let mut expected = parse(facts, text)?;
     expect_entry(&mut expected, facts.section, entry)?;
@@ -51,8 +55,8 @@ pub fn set(facts: &Facts, text: &str, entry: &Map<String, Value>) -> Result<Stri
     Ok(format!("{mark}{after}"))
 }
 
-/// The text without our entry, which is there.
-pub fn remove(facts: &Facts, text: &str, emptied: Emptied) -> Result<String, EditError> {
+/// The text without the Windlass entry. The file must have one.
+pub fn remove(facts: &ClientFacts, text: &str, emptied: EmptySection) -> Result<String, EditError> {
     let (mark, text) = without_mark(text);
     let mut expected = parse(facts, text)?;
     if let Some(Value::Object(servers)) = expected.get_mut(facts.section) {
@@ -66,7 +70,7 @@ pub fn remove(facts: &Facts, text: &str, emptied: Emptied) -> Result<String, Edi
     Ok(format!("{mark}{after}"))
 }
 
-/// What the whole file should say once our entry is set.
+/// Changes the parsed file to the expected content after the entry is set.
 fn expect_entry(
     whole: &mut Value,
     section: &str,
@@ -88,9 +92,9 @@ pub fn is_stale(key: &str, entry: &Map<String, Value>) -> bool {
     super::client::REMOTE_KEYS.contains(&key) && !entry.contains_key(key)
 }
 
-/// An empty list of servers counts as none: whether it stays is a matter of taste.
-fn faithful(facts: &Facts, after: &str, expected: &Value) -> Result<(), EditError> {
-    let said = |mut whole: Value| {
+/// Checks that the edited text has the expected content. An empty list of servers equals a missing one.
+fn faithful(facts: &ClientFacts, after: &str, expected: &Value) -> Result<(), EditError> {
+    let normalized = |mut whole: Value| {
         if let Value::Object(top) = &mut whole
             && top.get(facts.section).and_then(Value::as_object).is_some_and(Map::is_empty)
         {
@@ -99,10 +103,13 @@ fn faithful(facts: &Facts, after: &str, expected: &Value) -> Result<(), EditErro
         whole
     };
     let after = parse(facts, after).map_err(|_| EditError::Unfaithful)?;
-    if said(after) == said(expected.clone()) { Ok(()) } else { Err(EditError::Unfaithful) }
+    match normalized(after) == normalized(expected.clone()) {
+        true => Ok(()),
+        false => Err(EditError::Unfaithful),
+    }
 }
 
-fn parse(facts: &Facts, text: &str) -> Result<Value, EditError> {
+fn parse(facts: &ClientFacts, text: &str) -> Result<Value, EditError> {
     match facts.syntax {
         Syntax::Toml => toml::read(text),
         syntax => json::read(text, syntax),

@@ -1,6 +1,5 @@
-//! JSON, with and without comments. The syntax tree of `jsonc-parser` keeps every byte that is not
-//! changed; only an object written on one line is edited as text, since the tree would break it
-//! into several.
+//! Edits JSON with and without comments. The syntax tree of `jsonc-parser` keeps every unchanged byte. Only
+//! an object on one line is edited as text, because the tree would split it into several lines.
 
 use jsonc_parser::ast;
 use jsonc_parser::cst::{CstInputValue, CstObject, CstObjectProp, CstRootNode};
@@ -8,9 +7,9 @@ use jsonc_parser::{CollectOptions, ParseOptions};
 use serde_json::{Map, Value, json};
 
 use super::client::{ENTRY, Syntax};
-use super::document::{EditError, Emptied, is_stale};
+use super::document::{EditError, EmptySection, is_stale};
 
-/// All that the file says. An empty one says as much as `{}`.
+/// The parsed file. An empty file equals `{}`.
 pub fn read(text: &str, syntax: Syntax) -> Result<Value, EditError> {
     let root = parse(text, syntax)?;
     match root.value() {
@@ -49,7 +48,7 @@ pub fn remove(
     text: &str,
     syntax: Syntax,
     section: &str,
-    emptied: Emptied,
+    emptied: EmptySection,
 ) -> Result<String, EditError> {
     let root = parse(text, syntax)?;
     let Some(top) = root.object_value() else { return Ok(text.to_owned()) };
@@ -62,7 +61,7 @@ pub fn remove(
     let holds_nothing = servers.children().iter().all(|child| !child.is_comment())
         && servers.properties().is_empty();
     if holds_nothing
-        && emptied == Emptied::Remove
+        && emptied == EmptySection::Remove
         && let Some(servers) = top.get(section)
     {
         servers.remove();
@@ -77,12 +76,12 @@ fn parse(text: &str, syntax: Syntax) -> Result<CstRootNode, EditError> {
         reason: error.kind().to_string(),
     };
     let options = options(syntax);
-    // The tree takes comments in any case, so that what they may be is asked first.
+    // The tree parser accepts comments in every syntax, so check the allowed syntax first.
     jsonc_parser::parse_to_ast(text, &CollectOptions::default(), &options).map_err(refused)?;
     CstRootNode::parse(text, &options).map_err(refused)
 }
 
-/// What the clients themselves accept, and no more.
+/// Parser options that accept exactly what the clients accept.
 fn options(syntax: Syntax) -> ParseOptions {
     ParseOptions {
         allow_comments: syntax != Syntax::Json,
@@ -114,9 +113,9 @@ fn update(existing: &CstObjectProp, entry: &Map<String, Value>) -> Result<(), Ed
                 object.append(key, input(wanted));
             }
             Some(property) => {
-                let said = property.value().and_then(|value| value.to_serde_value());
-                if said.as_ref() != Some(wanted) {
-                    reword(&property, wanted);
+                let current = property.value().and_then(|value| value.to_serde_value());
+                if current.as_ref() != Some(wanted) {
+                    set_value(&property, wanted);
                 }
             }
         }
@@ -124,8 +123,8 @@ fn update(existing: &CstObjectProp, entry: &Map<String, Value>) -> Result<(), Ed
     Ok(())
 }
 
-/// Gives the property another value, in the spacing of the old one where the two are alike.
-fn reword(property: &CstObjectProp, wanted: &Value) {
+/// Sets the property to another value. Keeps the spacing of the old value if both have the same structure.
+fn set_value(property: &CstObjectProp, wanted: &Value) {
     let old = match (property.value(), wanted) {
         (Some(old), Value::String(_)) => vec![old],
         (Some(old), Value::Array(_)) => {
@@ -145,7 +144,7 @@ fn reword(property: &CstObjectProp, wanted: &Value) {
     }
 }
 
-/// The text with a further property at the end of an object.
+/// The text with a new property at the end of an object.
 fn append(
     text: &str,
     root: &CstRootNode,
@@ -165,7 +164,7 @@ fn append(
     root.to_string()
 }
 
-/// Where the last property of the object at `path` ends.
+/// The offset where the last property of the object at `path` ends.
 fn end_of_last_property(text: &str, path: &[&str]) -> Option<usize> {
     let parsed =
         jsonc_parser::parse_to_ast(text, &CollectOptions::default(), &ParseOptions::default());

@@ -1,22 +1,22 @@
-//! What a client is told to run: this program, by a path that still holds after an upgrade.
+//! The command that a client runs: the path of this program, in a form that stays valid after an upgrade.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use super::places::is_executable;
+use super::config_paths::is_executable;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    #[error("cannot tell where this program is: {0}; name it with --command PATH")]
+    #[error("cannot find the path of the windlass program: {0}; set it with --command PATH")]
     Unknown(std::io::Error),
-    #[error("{0:?} is not UTF-8, and configuration files are; name another with --command PATH")]
+    #[error("{0:?} is not UTF-8, as configuration files require; set a path with --command PATH")]
     NotText(PathBuf),
 }
 
-/// The command of our entry: the one asked for, or this program.
-pub fn command(asked: Option<&Path>) -> Result<String, LaunchError> {
-    let path = match asked {
-        // A bare name is looked up by the client, in its PATH.
+/// The command of the Windlass entry: the requested one, or this program.
+pub fn command(requested: Option<&Path>) -> Result<String, LaunchError> {
+    let path = match requested {
+        // The client looks up a bare name in its PATH.
         Some(name) if name.components().count() == 1 && !name.is_absolute() => name.to_owned(),
         Some(path) => std::path::absolute(path).map_err(LaunchError::Unknown)?,
         None => this_program()?,
@@ -24,13 +24,13 @@ pub fn command(asked: Option<&Path>) -> Result<String, LaunchError> {
     path.into_os_string().into_string().map_err(|text| LaunchError::NotText(text.into()))
 }
 
-/// The path that it was started by, rather than what that leads to: package managers link a lasting
-/// name to a directory that carries the version.
+/// The path that this program was started by, not its resolved path: package managers link a stable name to
+/// a directory with the version in its name.
 fn this_program() -> Result<PathBuf, LaunchError> {
     let real = std::env::current_exe().map_err(LaunchError::Unknown)?;
     let called = std::env::args_os().next().unwrap_or_default();
     let path = std::env::var_os("PATH").unwrap_or_default();
-    Ok(started_as(&called, &path).filter(|by| leads_to(by, &real)).unwrap_or(real))
+    Ok(started_as(&called, &path).filter(|by| resolves_to(by, &real)).unwrap_or(real))
 }
 
 fn started_as(called: &OsStr, path: &OsStr) -> Option<PathBuf> {
@@ -44,7 +44,7 @@ fn started_as(called: &OsStr, path: &OsStr) -> Option<PathBuf> {
     found.into_iter().find(|path| path.is_absolute() && is_executable(path))
 }
 
-fn leads_to(path: &Path, real: &Path) -> bool {
+fn resolves_to(path: &Path, real: &Path) -> bool {
     path.canonicalize().is_ok_and(|path| path == real)
 }
 
@@ -66,14 +66,14 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_it_was_started_by_is_kept() {
+    fn the_symlink_that_started_the_program_is_kept() {
         let directory = tempfile::tempdir().unwrap();
         let real = std::env::current_exe().unwrap();
         let link = directory.path().join("windlass");
         std::os::unix::fs::symlink(&real, &link).unwrap();
         let started = started_as(OsStr::new("windlass"), directory.path().as_os_str()).unwrap();
         assert_eq!(started, link);
-        assert!(leads_to(&started, &real.canonicalize().unwrap()));
+        assert!(resolves_to(&started, &real.canonicalize().unwrap()));
         assert_eq!(started_as(OsStr::new("nothing"), directory.path().as_os_str()), None);
     }
 }

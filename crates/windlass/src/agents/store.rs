@@ -1,60 +1,60 @@
-//! The files themselves: read with a limit, written whole or not at all, with their mode and owner,
-//! and with a copy of what was there before.
+//! Reads files up to a size limit, and replaces them atomically with the same mode and owner and with a
+//! backup of the previous content.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::client::Scope;
+use super::client::ConfigScope;
 
-/// Larger files are no configuration. Claude Code's, which holds its history too, has tens of MiB.
+/// Maximum size of a configuration file. Claude Code's file also holds its history and has tens of MiB.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// A user's configuration may hold keys: a new file is for its owner only, as the clients make it.
+/// Mode of a new user file. It may hold keys, so only its owner may read it; the clients do the same.
 const PRIVATE: u32 = 0o600;
 
-/// A project's file is read by whoever reads the project, within the umask.
+/// Mode of a new project file, before the umask. Everyone who can read the project may read it.
 const SHARED: u32 = 0o666;
 
 const BACKUP_SUFFIX: &str = ".windlass-backup";
 
-/// What there is of a copy of the file from before our first change.
+/// The state of the backup from before the first change by Windlass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backup {
-    /// Nothing was there to keep.
+    /// There was no content to back up.
     None,
     Made,
-    /// An earlier one, which is not overwritten.
+    /// An earlier backup exists and is not overwritten.
     Kept,
-    /// The file is again what it was a copy of.
+    /// The file has the content of the backup again.
     Removed,
 }
 
-/// Whether what is there is worth a copy.
+/// Whether a change needs a backup of the current content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Worth {
+pub enum BackupNeed {
     Copy,
-    /// It is all our own.
-    Nothing,
+    /// Windlass wrote the whole content.
+    Skip,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("cannot read {path}: {cause}")]
     Read { path: PathBuf, cause: io::Error },
-    #[error("{path} is not UTF-8 text, from byte {at} on")]
+    #[error("{path} is not UTF-8 text: byte {at} is invalid")]
     NotText { path: PathBuf, at: usize },
     #[error("{path} is larger than {FILE_BYTES_MAX} bytes")]
     TooLarge { path: PathBuf },
-    #[error("{path} is a link that leads nowhere")]
+    #[error("{path} is a symlink to a file that does not exist")]
     Dangling { path: PathBuf },
     #[error("{path} is read-only")]
     ReadOnly { path: PathBuf },
-    #[error("{path} was changed by another program at the same moment")]
+    #[error("another program changed {path} at the same time")]
     Changed { path: PathBuf },
-    #[error("cannot give the new {path} the owner of the old one: {cause}")]
+    #[error("cannot keep the owner of {path}: {cause}")]
     Owner { path: PathBuf, cause: io::Error },
     #[error("cannot write {path}: {cause}")]
     Write { path: PathBuf, cause: io::Error },
@@ -74,21 +74,23 @@ impl StoreError {
 
     pub fn remedy(&self) -> String {
         match self {
-            Self::Read { .. } => "make it readable to you, or run this as its owner".to_owned(),
-            Self::NotText { .. } => "save it as UTF-8 in an editor".to_owned(),
+            Self::Read { .. } => {
+                "make the file readable for your user, or run this as its owner".to_owned()
+            }
+            Self::NotText { .. } => "save the file as UTF-8 in an editor".to_owned(),
             Self::TooLarge { .. } => {
                 "add the entry by hand; --dry-run in an empty HOME shows it".to_owned()
             }
-            Self::Dangling { .. } => "remove the link, or make the file that it names".to_owned(),
+            Self::Dangling { .. } => "remove the symlink, or create its target".to_owned(),
             Self::ReadOnly { .. } => {
-                "if another program keeps it (a dotfile or package manager), add the entry there; \
+                "if another program manages the file (a dotfile or package manager), add the entry there; \
                  --dry-run shows it. Otherwise run: chmod u+w on the file"
                     .to_owned()
             }
             Self::Changed { .. } => "run this again".to_owned(),
             Self::Owner { .. } => "run this as the owner of the file".to_owned(),
             Self::Write { .. } => {
-                "look at the directory's permissions and free space; --dry-run shows what to add \
+                "check the permissions and the free space of the directory; --dry-run shows what to add \
                  by hand"
                     .to_owned()
             }
@@ -96,7 +98,7 @@ impl StoreError {
     }
 }
 
-/// The text of the file, if there is one.
+/// The text of the file, or `None` if it does not exist.
 pub fn read(path: &Path) -> Result<Option<String>, StoreError> {
     let failed = |cause| StoreError::Read { path: path.to_owned(), cause };
     let file = match File::open(path) {
@@ -121,28 +123,28 @@ pub fn read(path: &Path) -> Result<Option<String>, StoreError> {
     Ok(Some(text))
 }
 
-/// Where the copy of a file is.
+/// The path of the backup of a file.
 pub fn backup_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(BACKUP_SUFFIX);
     name.into()
 }
 
-/// Makes the file say `after`, if it still says `before`. A link stays, and what it leads to is
-/// changed.
+/// Replaces the content `before` with `after`. Fails if the file has another content by now. For a symlink,
+/// changes its target and keeps the symlink.
 pub fn replace(
     path: &Path,
     before: Option<&str>,
     after: &str,
-    (scope, worth): (Scope, Worth),
+    (scope, backup_need): (ConfigScope, BackupNeed),
 ) -> Result<Backup, StoreError> {
     let failed = |cause| StoreError::Write { path: path.to_owned(), cause };
     let Some(before) = before else {
         let directory = path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(directory).map_err(failed)?;
         let mode = match scope {
-            Scope::User => PRIVATE,
-            Scope::Project => SHARED,
+            ConfigScope::User => PRIVATE,
+            ConfigScope::Project => SHARED,
         };
         put_new(path, after, mode)?;
         return Ok(Backup::None);
@@ -152,30 +154,30 @@ pub fn replace(
     if old.permissions().mode() & 0o222 == 0 {
         return Err(StoreError::ReadOnly { path: path.to_owned() });
     }
-    let backup = match worth {
-        Worth::Copy => back_up(path, before, &old)?,
-        Worth::Nothing => Backup::None,
+    let backup = match backup_need {
+        BackupNeed::Copy => back_up(path, before, &old)?,
+        BackupNeed::Skip => Backup::None,
     };
     let new = prepare(&target, after, &old)?;
-    unchanged(path, before)?;
+    ensure_unchanged(path, before)?;
     new.persist(&target).map_err(|error| failed(error.error))?;
     Ok(backup)
 }
 
-/// Removes a file that we made and nobody else used.
+/// Removes a file that Windlass created and that has no other content.
 pub fn delete(path: &Path, before: &str) -> Result<(), StoreError> {
-    unchanged(path, before)?;
+    ensure_unchanged(path, before)?;
     fs::remove_file(path).map_err(|cause| StoreError::Write { path: path.to_owned(), cause })
 }
 
-/// Removes the copy, when the file is what it was a copy of.
+/// Removes the backup of a file that has its original content again.
 pub fn drop_backup(path: &Path) -> Result<(), StoreError> {
     let path = backup_path(path);
     fs::remove_file(&path).map_err(|cause| StoreError::Write { path, cause })
 }
 
-/// The clients write their files too, and at any moment.
-fn unchanged(path: &Path, before: &str) -> Result<(), StoreError> {
+/// Fails if the content is no longer `before`. Clients can write their files at any time.
+fn ensure_unchanged(path: &Path, before: &str) -> Result<(), StoreError> {
     match read(path)? {
         Some(now) if now == before => Ok(()),
         _ => Err(StoreError::Changed { path: path.to_owned() }),
@@ -195,7 +197,7 @@ fn back_up(path: &Path, before: &str, old: &Metadata) -> Result<Backup, StoreErr
     }
 }
 
-/// A file beside `path`, complete and on the disk, that only needs its name.
+/// Writes a complete, synced temporary file beside `path`. The caller renames it.
 fn prepare(path: &Path, text: &str, old: &Metadata) -> Result<tempfile::NamedTempFile, StoreError> {
     let failed = |cause| StoreError::Write { path: path.to_owned(), cause };
     let file = fill(path, text, PRIVATE).map_err(failed)?;
@@ -204,7 +206,7 @@ fn prepare(path: &Path, text: &str, old: &Metadata) -> Result<tempfile::NamedTem
         std::os::unix::fs::fchown(file.as_file(), Some(old.uid()), Some(old.gid()))
             .map_err(|cause| StoreError::Owner { path: path.to_owned(), cause })?;
     }
-    // After the owner, since changing that may take bits away.
+    // Set the mode after the owner, because a change of owner can clear mode bits.
     let mode = fs::Permissions::from_mode(old.permissions().mode() & 0o7777);
     file.as_file().set_permissions(mode).map_err(failed)?;
     Ok(file)

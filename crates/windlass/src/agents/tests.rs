@@ -1,30 +1,29 @@
-//! The editors over files as people have them: what goes in comes out again, and nothing else
-//! moves.
+//! Tests the editors on realistic files: a removal undoes an installation, and nothing else changes.
 
 mod properties;
 
 use serde_json::Value;
 
-use super::client::{Client, Scope};
-use super::document::{self, Emptied};
-use super::places::Places;
-use super::plan::{self, Action};
+use super::client::{AgentClient, ConfigScope};
+use super::config_paths::ConfigPaths;
+use super::document::{self, EmptySection};
+use super::plan::{self, ConfigAction};
 use super::store;
 
 const COMMAND: &str = "/opt/windlass/bin/windlass";
 
-fn set(client: Client, text: &str) -> String {
+fn set(client: AgentClient, text: &str) -> String {
     document::set(client.facts(), text, &client.entry(COMMAND)).unwrap()
 }
 
-fn remove(client: Client, text: &str) -> String {
-    document::remove(client.facts(), text, Emptied::Remove).unwrap()
+fn remove(client: AgentClient, text: &str) -> String {
+    document::remove(client.facts(), text, EmptySection::Remove).unwrap()
 }
 
-/// A home with nothing in it but this file of the client.
-fn home_with(client: Client, text: &str) -> (tempfile::TempDir, Places) {
+/// A home that contains only this file of the client.
+fn home_with(client: AgentClient, text: &str) -> (tempfile::TempDir, ConfigPaths) {
     let home = tempfile::tempdir().unwrap();
-    let places = Places {
+    let paths = ConfigPaths {
         config: home.path().join(".config"),
         claude_config_dir: None,
         codex_home: None,
@@ -33,25 +32,25 @@ fn home_with(client: Client, text: &str) -> (tempfile::TempDir, Places) {
         path: "".into(),
         home: home.path().to_owned(),
     };
-    let file = places.files(client, Scope::User).swap_remove(0);
+    let file = paths.files(client, ConfigScope::User).swap_remove(0);
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();
     std::fs::write(file, text).unwrap();
-    (home, places)
+    (home, paths)
 }
 
-/// Installs, installs again with another command, uninstalls; the file is what it was.
+/// Installs, installs again with another command, uninstalls, and expects the original file.
 #[track_caller]
-fn check_there_and_back(client: Client, text: &str) {
-    let (_home, places) = home_with(client, text);
+fn check_there_and_back(client: AgentClient, text: &str) {
+    let (_home, paths) = home_with(client, text);
     for command in [COMMAND, "/other/windlass"] {
-        let plan = plan::install(&places, client, Scope::User, command).unwrap();
+        let plan = plan::install(&paths, client, ConfigScope::User, command).unwrap();
         plan::carry_out(&plan).unwrap();
-        let said = store::read(&plan.file).unwrap().unwrap();
-        let entry = document::read(client.facts(), &said).unwrap();
-        assert_eq!(entry, Some(Value::Object(client.entry(command))), "{said}");
+        let text = store::read(&plan.file).unwrap().unwrap();
+        let entry = document::read(client.facts(), &text).unwrap();
+        assert_eq!(entry, Some(Value::Object(client.entry(command))), "{text}");
     }
-    let plans = plan::uninstall(&places, client, Scope::User).unwrap();
-    assert_eq!(plans.iter().map(|plan| plan.action).collect::<Vec<_>>(), [Action::Restored]);
+    let plans = plan::uninstall(&paths, client, ConfigScope::User).unwrap();
+    assert_eq!(plans.iter().map(|plan| plan.action).collect::<Vec<_>>(), [ConfigAction::Restored]);
     plan::carry_out(&plans[0]).unwrap();
     assert_eq!(store::read(&plans[0].file).unwrap().unwrap(), text);
     assert!(!store::backup_path(&plans[0].file).exists());
@@ -68,7 +67,7 @@ const JSON_FILES: &[&str] = &[
     "{\n  \"SECTION\": {},\n  \"z\": 1\n}\n",
 ];
 
-/// From these alone nobody could tell afterwards how they were; the backup does.
+/// After an installation these cannot be restored from the text alone, only from the backup.
 const JSON_FILES_NEARLY_EMPTY: &[&str] =
     &["", "\n", "  \n\n", "{}", "{ }\n", "{\n}\n", "{\n\n}", "{\"SECTION\": { }}"];
 
@@ -98,13 +97,13 @@ const TOML_FILES: &[&str] = &[
 ];
 
 #[test]
-fn what_was_installed_can_be_taken_out_to_the_byte() {
-    for client in Client::all().filter(|client| *client != Client::Codex) {
+fn uninstall_restores_every_file_byte_for_byte() {
+    for client in AgentClient::all().filter(|client| *client != AgentClient::Codex) {
         let mut files = [JSON_FILES, JSON_FILES_NEARLY_EMPTY].concat();
-        if client != Client::ClaudeCode {
+        if client != AgentClient::ClaudeCode {
             files.extend(JSON_FILES_WITH_COMMENTS);
         }
-        if !matches!(client, Client::ClaudeCode | Client::Gemini) {
+        if !matches!(client, AgentClient::ClaudeCode | AgentClient::Gemini) {
             files.extend(JSON_FILES_WITH_COMMAS);
         }
         for file in files {
@@ -112,57 +111,57 @@ fn what_was_installed_can_be_taken_out_to_the_byte() {
         }
     }
     for file in TOML_FILES {
-        check_there_and_back(Client::Codex, file);
+        check_there_and_back(AgentClient::Codex, file);
     }
 }
 
 #[test]
-fn without_a_backup_it_is_taken_out_to_the_byte_too() {
+fn removal_restores_the_text_without_a_backup_too() {
     let files = [JSON_FILES, JSON_FILES_WITH_COMMENTS, JSON_FILES_WITH_COMMAS].concat();
     for file in files.into_iter().filter(|file| !file.contains("{},")) {
         let text = file.replace("SECTION", "servers");
-        assert_eq!(remove(Client::VsCode, &set(Client::VsCode, &text)), text);
+        assert_eq!(remove(AgentClient::VsCode, &set(AgentClient::VsCode, &text)), text);
     }
     for text in TOML_FILES {
-        assert_eq!(remove(Client::Codex, &set(Client::Codex, text)), *text);
+        assert_eq!(remove(AgentClient::Codex, &set(AgentClient::Codex, text)), *text);
     }
 }
 
 #[test]
-fn a_file_that_was_not_there_is_removed_again() {
-    for client in Client::all() {
-        let (_home, places) = home_with(client, "");
-        let file = places.files(client, Scope::User).swap_remove(0);
+fn a_file_that_install_created_is_removed_by_uninstall() {
+    for client in AgentClient::all() {
+        let (_home, paths) = home_with(client, "");
+        let file = paths.files(client, ConfigScope::User).swap_remove(0);
         std::fs::remove_file(&file).unwrap();
-        let plan = plan::install(&places, client, Scope::User, COMMAND).unwrap();
-        assert_eq!(plan.action, Action::Created);
+        let plan = plan::install(&paths, client, ConfigScope::User, COMMAND).unwrap();
+        assert_eq!(plan.action, ConfigAction::Created);
         plan::carry_out(&plan).unwrap();
-        let plans = plan::uninstall(&places, client, Scope::User).unwrap();
-        assert_eq!(plans[0].action, Action::Deleted);
+        let plans = plan::uninstall(&paths, client, ConfigScope::User).unwrap();
+        assert_eq!(plans[0].action, ConfigAction::Deleted);
         plan::carry_out(&plans[0]).unwrap();
         assert!(!file.exists());
     }
 }
 
 #[test]
-fn what_others_changed_meanwhile_stays() {
-    let (_home, places) = home_with(Client::Cursor, "{\n  \"a\": 1\n}\n");
-    let plan = plan::install(&places, Client::Cursor, Scope::User, COMMAND).unwrap();
+fn changes_by_other_programs_stay() {
+    let (_home, paths) = home_with(AgentClient::Cursor, "{\n  \"a\": 1\n}\n");
+    let plan = plan::install(&paths, AgentClient::Cursor, ConfigScope::User, COMMAND).unwrap();
     plan::carry_out(&plan).unwrap();
     let text = store::read(&plan.file).unwrap().unwrap();
     std::fs::write(&plan.file, text.replace("\"a\": 1", "\"a\": 2")).unwrap();
-    let plans = plan::uninstall(&places, Client::Cursor, Scope::User).unwrap();
-    assert_eq!(plans[0].action, Action::Removed);
+    let plans = plan::uninstall(&paths, AgentClient::Cursor, ConfigScope::User).unwrap();
+    assert_eq!(plans[0].action, ConfigAction::Removed);
     assert_eq!(plans[0].after.as_deref(), Some("{\n  \"a\": 2\n}\n"));
-    // A plan made before somebody else wrote is not carried out.
+    // A plan is refused if another program has written the file since.
     std::fs::write(&plan.file, text).unwrap();
     let error = plan::carry_out(&plans[0]).unwrap_err();
     assert_eq!(error.code(), "config_changed");
 }
 
-/// The text after our entry was set over an existing one.
+/// Sets the Windlass entry over an existing one and compares the text.
 #[track_caller]
-fn check_update(client: Client, before: &str, after: &str) {
+fn check_update(client: AgentClient, before: &str, after: &str) {
     let existing = document::read(client.facts(), before).unwrap().unwrap();
     let entry = client.entry_over(COMMAND, &existing);
     assert_eq!(document::set(client.facts(), before, &entry).unwrap(), after);
@@ -170,9 +169,9 @@ fn check_update(client: Client, before: &str, after: &str) {
 }
 
 #[test]
-fn an_entry_that_is_there_is_updated_and_keeps_what_the_user_added() {
+fn an_existing_entry_is_updated_and_keeps_what_the_user_added() {
     check_update(
-        Client::Zed,
+        AgentClient::Zed,
         "{\n  \"context_servers\": {\n    \"windlass\": {\n      \"command\": \"/old\", // mine\n\t\
          \"args\": [\"mcp\", \"-v\"],\n      \"env\": {\"A\": \"b\"}\n    },\n    \"x\": 1\n  }\n}",
         "{\n  \"context_servers\": {\n    \"windlass\": {\n      \"command\": \
@@ -180,14 +179,14 @@ fn an_entry_that_is_there_is_updated_and_keeps_what_the_user_added() {
          \"args\": [\"mcp\", \"-v\"],\n      \"env\": {\"A\": \"b\"}\n    },\n    \"x\": 1\n  }\n}",
     );
     check_update(
-        Client::OpenCode,
+        AgentClient::OpenCode,
         "{\"mcp\": {\"windlass\": {\"type\": \"local\", \"enabled\": false, \"command\": \
          [\"/old\", \"mcp\", \"-v\"]}}}",
         "{\"mcp\": {\"windlass\": {\"type\": \"local\", \"enabled\": false, \"command\": \
          [\"/opt/windlass/bin/windlass\", \"mcp\", \"-v\"]}}}",
     );
     check_update(
-        Client::Codex,
+        AgentClient::Codex,
         "[mcp_servers.windlass] # mine\r\nurl = \"x\" # old\r\nenv_vars = []\r\n\
          default_tools_approval_mode = \"prompt\"\r\n\r\n\
          [mcp_servers.windlass.http_headers]\r\nA = \"1\"\r\n[z]\r\n",
@@ -195,25 +194,25 @@ fn an_entry_that_is_there_is_updated_and_keeps_what_the_user_added() {
          [\"mcp\"]\r\nenv_vars = []\r\ndefault_tools_approval_mode = \"prompt\"\r\n\r\n[z]\r\n",
     );
     check_update(
-        Client::Codex,
+        AgentClient::Codex,
         "[mcp_servers.windlass.env]\nA = \"1\"\n",
         "[mcp_servers.windlass.env]\nA = \"1\"\n\n[mcp_servers.windlass]\ncommand = \
          \"/opt/windlass/bin/windlass\"\nargs = [\"mcp\"]\n",
     );
     check_update(
-        Client::Codex,
+        AgentClient::Codex,
         "[mcp_servers]\nwindlass = { command = \"/old\", args = [\"mcp\"], enabled = false } # c\n",
         "[mcp_servers]\nwindlass = { command = \"/opt/windlass/bin/windlass\", args = [\"mcp\"], \
          enabled = false } # c\n",
     );
     check_update(
-        Client::Codex,
+        AgentClient::Codex,
         "[mcp_servers]\nwindlass.command = \"/old\"\nwindlass.args = [\"mcp\"]",
         "[mcp_servers]\nwindlass.command = \"/opt/windlass/bin/windlass\"\nwindlass.args = \
          [\"mcp\"]",
     );
     check_update(
-        Client::Codex,
+        AgentClient::Codex,
         "mcp_servers = { windlass = { command = \"/old\" }, x = { command = \"y\" } }\n",
         "mcp_servers = { windlass = { command = \"/opt/windlass/bin/windlass\", args = [\"mcp\"] \
          }, x = { command = \"y\" } }\n",
@@ -221,7 +220,7 @@ fn an_entry_that_is_there_is_updated_and_keeps_what_the_user_added() {
 }
 
 #[test]
-fn an_entry_that_the_user_wrote_in_a_way_of_their_own_is_taken_out_whole() {
+fn an_entry_in_any_toml_form_is_removed_completely() {
     let files = [
         (
             "a = 1\n# about x\n[mcp_servers.windlass]\n# inside\ncommand = \"c\"\n# after\n[z]\n",
@@ -239,15 +238,15 @@ fn an_entry_that_the_user_wrote_in_a_way_of_their_own_is_taken_out_whole() {
         ("mcp_servers = { windlass = { command = \"c\" } }\n", "mcp_servers = {}\n"),
     ];
     for (before, after) in files {
-        let removed = remove(Client::Codex, before);
+        let removed = remove(AgentClient::Codex, before);
         assert_eq!(removed.trim_start(), after, "{before}");
     }
 }
 
 #[test]
-fn a_command_with_any_characters_arrives_as_it_is() {
+fn a_command_with_special_characters_is_kept_exactly() {
     let command = "/opt/a \"b\" \\c 'd' é\t/windlass";
-    for client in Client::all() {
+    for client in AgentClient::all() {
         let entry = client.entry(command);
         let text = document::set(client.facts(), "", &entry).unwrap();
         let read = document::read(client.facts(), &text).unwrap();
@@ -256,39 +255,40 @@ fn a_command_with_any_characters_arrives_as_it_is() {
 }
 
 #[track_caller]
-fn check_refused(client: Client, text: &str, message: &str) {
+fn check_refused(client: AgentClient, text: &str, message: &str) {
     let error = document::set(client.facts(), text, &client.entry(COMMAND)).unwrap_err();
     assert!(error.to_string().starts_with(message), "{text}: {error}");
 }
 
 #[test]
-fn a_file_that_cannot_be_read_right_is_refused_with_its_place() {
-    check_refused(Client::Zed, "{\n  \"a\": 1\n  \"b\": 2\n}", "line 2, column 9: ");
-    check_refused(Client::ClaudeCode, "{\n  // mine\n}", "line 2, column 3: ");
-    check_refused(Client::Gemini, "{\n  \"a\": 1,\n}", "line 2, column 9: ");
-    check_refused(Client::Codex, "a = 1\nb = = 2\n", "line 2, column 5: ");
-    check_refused(Client::Cursor, "[]", "the file does not hold");
-    check_refused(Client::Cursor, "{\"mcpServers\": []}", "mcpServers does not hold");
+fn a_file_with_a_syntax_error_is_refused_with_line_and_column() {
+    check_refused(AgentClient::Zed, "{\n  \"a\": 1\n  \"b\": 2\n}", "line 2, column 9: ");
+    check_refused(AgentClient::ClaudeCode, "{\n  // mine\n}", "line 2, column 3: ");
+    check_refused(AgentClient::Gemini, "{\n  \"a\": 1,\n}", "line 2, column 9: ");
+    check_refused(AgentClient::Codex, "a = 1\nb = = 2\n", "line 2, column 5: ");
+    check_refused(AgentClient::Cursor, "[]", "the file is not a table");
+    check_refused(AgentClient::Cursor, "{\"mcpServers\": []}", "mcpServers is not a table");
     let text = "{\"mcpServers\": {\"windlass\": 1}}";
-    check_refused(Client::Cursor, text, "mcpServers.windlass does not hold");
-    check_refused(Client::Codex, "mcp_servers = 1", "mcp_servers does not hold");
-    check_refused(Client::Codex, "[[mcp_servers]]\na = 1\n", "mcp_servers does not hold");
-    // Which of the two counts, readers disagree on.
+    check_refused(AgentClient::Cursor, text, "mcpServers.windlass is not a table");
+    check_refused(AgentClient::Codex, "mcp_servers = 1", "mcp_servers is not a table");
+    check_refused(AgentClient::Codex, "[[mcp_servers]]\na = 1\n", "mcp_servers is not a table");
+    // JSON parsers disagree on which of two equal keys counts.
     let text = "{\"mcpServers\": {\"x\": {}}, \"mcpServers\": {\"y\": {}}}";
-    check_refused(Client::Cursor, text, "windlass cannot be changed here");
+    check_refused(AgentClient::Cursor, text, "the entry windlass cannot be changed");
 }
 
 #[test]
 fn of_two_files_the_one_with_the_entry_is_changed_and_both_are_cleaned() {
-    let (_home, places) = home_with(Client::OpenCode, "{}\n");
-    let files = places.files(Client::OpenCode, Scope::User);
-    let install = || plan::install(&places, Client::OpenCode, Scope::User, COMMAND).unwrap();
+    let (_home, paths) = home_with(AgentClient::OpenCode, "{}\n");
+    let files = paths.files(AgentClient::OpenCode, ConfigScope::User);
+    let install =
+        || plan::install(&paths, AgentClient::OpenCode, ConfigScope::User, COMMAND).unwrap();
     assert_eq!(install().file, files[0]);
     plan::carry_out(&install()).unwrap();
     std::fs::write(&files[1], "{\n  // mine\n}\n").unwrap();
-    assert_eq!((install().file, install().action), (files[0].clone(), Action::Unchanged));
-    std::fs::write(&files[1], set(Client::OpenCode, "")).unwrap();
+    assert_eq!((install().file, install().action), (files[0].clone(), ConfigAction::Unchanged));
+    std::fs::write(&files[1], set(AgentClient::OpenCode, "")).unwrap();
     assert_eq!(install().file, files[1]);
-    let plans = plan::uninstall(&places, Client::OpenCode, Scope::User).unwrap();
+    let plans = plan::uninstall(&paths, AgentClient::OpenCode, ConfigScope::User).unwrap();
     assert_eq!(plans.len(), 2);
 }

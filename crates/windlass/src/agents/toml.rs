@@ -1,6 +1,6 @@
-//! TOML. `toml_edit` says where everything stands, and the text is cut and joined there: its own
-//! writer would turn CRLF into LF and end the last line. Our entry is a table at the end of the
-//! file; one that the user put elsewhere or wrote on one line is changed where it is.
+//! Edits TOML. `toml_edit` provides the positions, and the text is cut and joined there, because the writer
+//! of `toml_edit` would turn CRLF into LF and add a newline at the end. A new Windlass entry becomes a table
+//! at the end of the file. An existing entry is changed in its place, also if it is an inline table.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use toml_edit::{Array, Document, DocumentMut, InlineTable, Item, Table};
 use super::client::ENTRY;
 use super::document::{EditError, is_stale};
 
-/// All that the file says.
+/// The parsed file.
 pub fn read(text: &str) -> Result<Value, EditError> {
     Ok(table_value(parse(text)?.as_table()))
 }
@@ -27,7 +27,7 @@ pub fn set(text: &str, section: &str, entry: &Map<String, Value>) -> Result<Stri
             Some(Item::Value(_)) => {
                 edit_inline(text, &[section, ENTRY], &document, |ours| fill_table(ours, entry))
             }
-            // Only a table below it has been named so far.
+            // The file has only subtables of the entry, such as [mcp_servers.windlass.env].
             Some(Item::Table(ours)) if ours.is_implicit() && !ours.is_dotted() => {
                 append(text, section, entry)
             }
@@ -68,8 +68,8 @@ fn parse(text: &str) -> Result<Document<&str>, EditError> {
     })
 }
 
-/// Our table at the end, after an empty line. A file whose last line is not ended stays so: what
-/// was there can then be told from what was added.
+/// Appends the table after an empty line. A file without a final newline stays without one, so that a
+/// removal can restore the original text.
 fn append(text: &str, section: &str, entry: &Map<String, Value>) -> Result<String, EditError> {
     let newline = newline(text);
     let mut lines = vec![format!("[{section}.{ENTRY}]")];
@@ -84,7 +84,7 @@ fn append(text: &str, section: &str, entry: &Map<String, Value>) -> Result<Strin
     })
 }
 
-/// Changes the values of our table where they stand, and adds what is missing below its head.
+/// Changes the values of the table in place, and adds missing keys below its header.
 fn update(text: &str, ours: &Table, entry: &Map<String, Value>) -> Result<String, EditError> {
     let mut text_after = text.to_owned();
     let mut changes: Vec<(Range<usize>, String)> = Vec::new();
@@ -119,7 +119,7 @@ fn update(text: &str, ours: &Table, entry: &Map<String, Value>) -> Result<String
     Ok(text_after)
 }
 
-/// Lets `change` work on the one-line table at `path`, and puts the result in its place.
+/// Applies `change` to the inline table at `path`, and replaces its text with the result.
 fn edit_inline(
     text: &str,
     path: &[&str],
@@ -137,7 +137,7 @@ fn edit_inline(
     let span = place.span().ok_or(EditError::Unfaithful)?;
     let table = item.as_inline_table_mut().ok_or_else(not_a_table)?;
     change(table)?;
-    // What is around it is in the text already.
+    // The text around the span has the whitespace already.
     table.decor_mut().clear();
     Ok(format!("{}{table}{}", &text[..span.start], &text[span.end..]))
 }
@@ -161,7 +161,7 @@ fn fill_table(ours: &mut InlineTable, entry: &Map<String, Value>) -> Result<(), 
     Ok(())
 }
 
-/// The lines that speak of `key`: its own, and its tables from their head to their last value.
+/// Collects the lines of `key`: its value, and its tables from their header to their last value.
 fn collect_pieces(text: &str, parent: &Table, key: &str, pieces: &mut Vec<Range<usize>>) {
     let Some((name, item)) = parent.get_key_value(key) else { return };
     match item {
@@ -190,7 +190,7 @@ fn collect_table(text: &str, table: &Table, pieces: &mut Vec<Range<usize>>) {
         collect_pieces(text, table, key, if own { &mut inside } else { &mut below });
     }
     match table.span().filter(|_| !table.is_implicit() && !table.is_dotted()) {
-        // Comments between its values go with it; those above its head may be about anything.
+        // Comments between the values belong to the table. Comments above its header may belong elsewhere.
         Some(head) => {
             let end = inside.iter().map(|piece| piece.end).max();
             let end = end.unwrap_or(0).max(line_end(text, head.end));
@@ -201,7 +201,7 @@ fn collect_table(text: &str, table: &Table, pieces: &mut Vec<Range<usize>>) {
     pieces.extend(below);
 }
 
-/// The text without these pieces, and without the empty line before each that is a table's.
+/// The text without the pieces, and without the empty line before each piece that is a table.
 fn without(text: &str, mut pieces: Vec<Range<usize>>) -> String {
     pieces.sort_by_key(|piece| piece.start);
     let mut rest = text.to_owned();
@@ -212,7 +212,7 @@ fn without(text: &str, mut pieces: Vec<Range<usize>>) -> String {
         if is_table && before.is_some_and(|before| before.is_empty() || before.ends_with('\n')) {
             start = before.map_or(start, str::len);
         }
-        // Where the last line was not ended, the one that is last now is not either.
+        // If the text had no final newline, the remaining text gets none either.
         if piece.end == text.len() && !text.ends_with('\n') {
             start = before_newline(&text[..start]).map_or(start, str::len);
         }
@@ -229,7 +229,7 @@ fn line_start(text: &str, at: usize) -> usize {
     text[..at].rfind('\n').map_or(0, |newline| newline + 1)
 }
 
-/// Behind the end of the line that holds the byte before `at`.
+/// The offset after the newline that ends the line at `at`.
 fn line_end(text: &str, at: usize) -> usize {
     text[at..].find('\n').map_or(text.len(), |newline| at + newline + 1)
 }
@@ -283,7 +283,7 @@ fn plain_value(value: &toml_edit::Value) -> Value {
         toml_edit::Value::String(value) => value.value().as_str().into(),
         toml_edit::Value::Integer(value) => (*value.value()).into(),
         toml_edit::Value::Boolean(value) => (*value.value()).into(),
-        // Only compared with themselves.
+        // These are compared only with values of the same type.
         toml_edit::Value::Float(value) => value.value().to_string().into(),
         toml_edit::Value::Datetime(value) => value.value().to_string().into(),
         toml_edit::Value::Array(values) => values.iter().map(plain_value).collect(),

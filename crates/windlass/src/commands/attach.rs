@@ -1,4 +1,4 @@
-//! `windlass attach`: a session that runs already, live, with the person's answers for it.
+//! `windlass attach`: follows a running session live and sends the user's answers to it.
 
 use std::process::ExitCode;
 
@@ -6,48 +6,49 @@ use windlass_client::Client;
 use windlass_protocol::SessionId;
 use windlass_protocol::api::{OutputQuery, Session, SessionState, Turn, TurnQuery};
 
-use crate::answers::Answers;
-use crate::follow::{Followed, Follower, Person};
+use crate::answers::AnswerReader;
+use crate::follow::{FollowEnd, Person, SessionFollower};
 use crate::node_access;
 use crate::terminal::Terminal;
 
-/// The most bytes of the running turn's earlier output that are shown first.
+/// Maximum number of bytes of earlier output to show from the running turn.
 const EARLIER_BYTES_MAX: u64 = 64 * 1024;
 
-/// Follow a session live and answer its questions
+/// Follow a session live and answer its prompts
 ///
-/// Shows the running turn's output and whatever follows, from all of the session's clients. What
-/// the code asks for is asked here. Ctrl-C leaves; the session goes on.
+/// Shows the output of the running turn and of all later turns, whichever client submits them. When the code
+/// reads input, type the answer here. Ctrl-C detaches; the session keeps running.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The session, as ps shows it
+    /// The session id, as listed by `windlass ps`
     #[arg(value_name = "SESSION")]
     session: SessionId,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let client = node_access::started().await?;
+    let client = node_access::connect_or_start().await?;
     let session = client.session(&args.session).await?;
     let running = running_turn(&client, &session).await?;
     if let Some(turn) = &running {
         show_earlier(&client, &session, turn, terminal).await?;
     }
-    let mut person = Person::new(terminal, Some(Answers::from_stdin()?))?;
-    let followed = Follower::new(&client, &session).session(running.as_ref(), &mut person).await?;
+    let mut person = Person::new(terminal, Some(AnswerReader::from_stdin()?))?;
+    let followed =
+        SessionFollower::new(&client, &session).session(running.as_ref(), &mut person).await?;
     let session = &args.session;
     match followed {
-        Followed::Detached => terminal.note(&format!(
-            "session {session} goes on; stop its turn with: windlass interrupt {session}"
+        FollowEnd::Detached => terminal.note(&format!(
+            "detached; session {session} keeps running. Stop its turn with: windlass interrupt {session}"
         ))?,
-        Followed::SessionEnded(reason) => {
+        FollowEnd::SessionEnded(reason) => {
             terminal.note(&format!("session {session} ended: {reason:?}"))?;
         }
-        Followed::TurnEnded(_) => {}
+        FollowEnd::TurnEnded(_) => {}
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The turn that ran when `session` was read; a question that is asked later comes as an event.
+/// The turn that was running when `session` was read. A prompt that opens later arrives as an event.
 async fn running_turn(client: &Client, session: &Session) -> anyhow::Result<Option<Turn>> {
     let Some(id) = &session.turn else { return Ok(None) };
     let mut turn = client.turn(&session.id, id, TurnQuery::default()).await?;
@@ -57,7 +58,7 @@ async fn running_turn(client: &Client, session: &Session) -> anyhow::Result<Opti
     Ok(Some(turn))
 }
 
-/// The end of what the turn had printed when `session` was read; the events go on from there.
+/// Shows the last output that the turn had printed when `session` was read. Events deliver the rest.
 async fn show_earlier(
     client: &Client,
     session: &Session,
@@ -72,7 +73,8 @@ async fn show_earlier(
     let query = OutputQuery { from: Some(from), to: Some(end), ..OutputQuery::default() };
     let earlier = client.output(&session.id, &query).await?;
     if from > turn.output.from {
-        terminal.note(&format!("{} bytes before this are not shown", from - turn.output.from))?;
+        terminal
+            .note(&format!("{} earlier bytes of output are not shown", from - turn.output.from))?;
     }
     Ok(terminal.out(&earlier.bytes)?)
 }

@@ -1,4 +1,4 @@
-//! `windlass completions`: a script that completes this command line in a shell.
+//! `windlass completions`: prints the completion script for a shell.
 
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ Examples:
   windlass completions zsh > ~/.zfunc/_windlass
   windlass completions fish > ~/.config/fish/completions/windlass.fish")]
 pub struct Args {
-    /// Which shell
+    /// The shell to print the script for
     #[arg(value_name = "SHELL", value_enum)]
     shell: Shell,
 }

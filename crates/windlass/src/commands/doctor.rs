@@ -1,5 +1,5 @@
-//! `windlass doctor`: whether this machine can confine sessions, found out by really doing it, and
-//! what else a session needs. Changes nothing; each red line says what would help.
+//! `windlass doctor`: tests whether this machine can confine sessions, by confining real processes, and
+//! checks what else a session needs. Changes nothing. Each failed check names a remedy.
 
 mod mechanisms;
 mod node_state;
@@ -10,31 +10,31 @@ mod self_test;
 
 use std::process::ExitCode;
 
-use windlass_confine::Machine;
+use windlass_confine::MachineSupport;
 use windlass_protocol::confinement::Isolation;
 
-use self::report::{LevelTest, Report};
+use self::report::{DoctorReport, LevelTest};
 use crate::outlook::site_here;
 use crate::terminal::Terminal;
 
-/// Check this machine: isolation, tools, the node
+/// Check this machine: isolation, programs, the node
 ///
-/// Starts a throwaway process at each isolation level that is there, tries inside it what is
-/// forbidden, and says what was refused. Exits with 1 if sessions with the default policy would not
-/// be confined here.
+/// Starts a throwaway process at each available isolation level, tries forbidden actions inside it, and
+/// reports what was refused. Exits with 1 if sessions with the default policy would not be confined on this
+/// machine.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Run a real session too, through the node, which is started if there is none
+    /// Also run a real session through the node; starts the node if none is running
     #[arg(long)]
     session_test: bool,
 }
 
 pub fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    // All that forks comes first: from the runtime on there may be other threads.
-    let machine = Machine::detect();
+    // Fork before the runtime starts: after that, the process may have other threads.
+    let machine = MachineSupport::detect();
     let site = site_here()?;
     let programs = programs::find(&site);
     let tests: Vec<LevelTest> = mechanisms::available(&machine)
@@ -43,7 +43,7 @@ pub fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let node = runtime.block_on(node_state::look());
     let session = args.session_test.then(|| runtime.block_on(node_state::session_test()));
-    let report = Report {
+    let report = DoctorReport {
         version: env!("CARGO_PKG_VERSION"),
         kernel: machine.kernel.clone(),
         uid: machine.uid,
@@ -64,8 +64,8 @@ pub fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     Ok(if report.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The level at which sessions with the default policy hold what it requires: the strongest there
-/// is, if its test says so.
+/// The level at which this machine enforces the controls that the default policy requires: the strongest
+/// available level, if its test passed.
 fn is_confined(tests: &[LevelTest]) -> Option<Isolation> {
     let strongest = tests.first()?;
     strongest.holds().then_some(strongest.level)

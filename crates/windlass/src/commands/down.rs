@@ -1,4 +1,4 @@
-//! `windlass down`: stops the node and waits until its process is gone.
+//! `windlass down`: stops the node and waits until its process has exited.
 
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
@@ -13,23 +13,23 @@ use windlass_protocol::api::StopSessions;
 use crate::node_access;
 use crate::terminal::Terminal;
 
-/// How long a node may take to end its sessions and itself.
+/// How long to wait until the node has ended its sessions and exited.
 const STOP_WAIT: Duration = Duration::from_secs(60);
 
 /// Stop the node
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  windlass down                    end every session, then the node
-  windlass down --keep-sessions    for an upgrade: the next node takes the sessions over")]
+  windlass down                    end every session, then stop the node
+  windlass down --keep-sessions    for an upgrade: the next node takes over the sessions")]
 pub struct Args {
-    /// Leave the sessions running; the next node takes them over
+    /// Keep the sessions running; the next node takes them over
     #[arg(long)]
     keep_sessions: bool,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let Some(client) = node_access::present().await? else {
+    let Some(client) = node_access::connect_if_running().await? else {
         terminal.say("no node is running")?;
         return Ok(ExitCode::SUCCESS);
     };
@@ -37,19 +37,19 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     let sessions = if args.keep_sessions { StopSessions::Keep } else { StopSessions::End };
     if node_access::is_remote() {
         client.stop_node(sessions).await?;
-        terminal.say("the node was told to stop")?;
+        terminal.say("the node is stopping")?;
         return Ok(ExitCode::SUCCESS);
     }
-    // Taken before the node is told to stop: afterwards the number may be someone else's.
+    // Open the pidfd before the node stops: afterwards the pid may belong to another process.
     let pid = i32::try_from(status.pid).ok().and_then(Pid::from_raw);
-    let process = pidfd_open(pid.context("the node has no process id")?, PidfdFlags::empty())?;
+    let process = pidfd_open(pid.context("the node reported no valid pid")?, PidfdFlags::empty())?;
     client.stop_node(sessions).await?;
     if !ended(&process)? {
-        anyhow::bail!("node {} has not ended within {STOP_WAIT:?}", status.pid);
+        anyhow::bail!("node {} did not stop within {STOP_WAIT:?}", status.pid);
     }
     let kept = match sessions {
         StopSessions::Keep if status.sessions > 0 => {
-            format!("; {} sessions wait for the next one", status.sessions)
+            format!("; {} sessions keep running for the next node", status.sessions)
         }
         _ => String::new(),
     };
@@ -57,7 +57,8 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits for the process's end; whether it came in time. Blocks: nothing else is left to do.
+/// Waits until the process exits, and returns whether it exited in time. Blocks: this command has nothing
+/// else to do.
 fn ended(process: &OwnedFd) -> anyhow::Result<bool> {
     let wait = Timespec::try_from(STOP_WAIT)?;
     loop {

@@ -1,4 +1,4 @@
-//! `windlass du`: what the node has on the disk, by kind. Never starts a node.
+//! `windlass du`: shows the node's disk usage by kind. Never starts a node.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,24 +8,24 @@ use windlass_protocol::disk::DiskUse;
 use crate::terminal::{Terminal, Tone, table};
 use crate::{duration, exit, node_access, size};
 
-/// Show what the node has on the disk
+/// Show the disk usage of the node
 ///
-/// Counts blocks, as du does, and each file once however many names it has. A workspace that a client
-/// named is the client's and is not counted. Exits with 3 when no node is running.
+/// Counts allocated blocks, as du does. A file with several hard links counts once. A workspace directory
+/// that a client chose is not counted. Exits with 3 if no node is running.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  windlass du                what there is, by kind
-  windlass du --json         for programs
-  windlass prune --dry-run   what of it can go")]
+  windlass du                disk usage by kind
+  windlass du --json         the same for programs
+  windlass prune --dry-run   show what could be removed")]
 pub struct Args {
-    /// As JSON; null when there is no node
+    /// Print JSON; null if no node is running
     #[arg(long)]
     json: bool,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let Some(client) = node_access::present_or_told(terminal, args.json).await? else {
+    let Some(client) = node_access::connect_if_running_or_say(terminal, args.json).await? else {
         return Ok(ExitCode::from(exit::NO_NODE));
     };
     let found = client.disk_use().await?;
@@ -38,11 +38,11 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
         terminal.say(&terminal.tone(tone, line))?;
     }
     if !found.complete {
-        terminal.note("not all of it could be read: there is more")?;
+        terminal.note("some directories could not be read; the real usage is higher")?;
     }
     let age = duration::show(Duration::from_secs(found.retain_age_s));
     terminal.say(&format!(
-        "ended sessions are kept for {age}, and while journals and their workspaces fit into {}",
+        "ended sessions are kept for {age}, as long as journals and their workspaces fit into {}",
         size::short(found.retain_bytes)
     ))?;
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! `windlass egress`: what a session reached for over the network, and what was decided.
+//! `windlass egress`: lists the network destinations that a session tried to reach, and the decisions.
 
 use std::process::ExitCode;
 
@@ -9,21 +9,21 @@ use crate::commands::status::since;
 use crate::terminal::{Terminal, Tone, table};
 use crate::{duration, node_access, size};
 
-/// Show what a session reached for over the network
+/// Show the network connections that a session tried to make
 ///
-/// One line for each host, port and decision, the latest first.
+/// Prints one line for each host, port and decision, the latest first.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The session, as ps shows it
+    /// The session id, as listed by `windlass ps`
     #[arg(value_name = "SESSION")]
     session: SessionId,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let log = node_access::started().await?.egress(&args.session).await?;
+    let log = node_access::connect_or_start().await?.egress(&args.session).await?;
     if args.json {
         terminal.say(&serde_json::to_string_pretty(&log)?)?;
         return Ok(ExitCode::SUCCESS);

@@ -1,4 +1,4 @@
-//! `windlass environments`: the interpreters for which workers are kept ready. Never starts a node.
+//! `windlass environments`: lists the interpreters that have a worker pool. Never starts a node.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,24 +8,24 @@ use windlass_protocol::environments::{Environment, EnvironmentsQuery, ZygoteStat
 use crate::terminal::{Terminal, Tone, table};
 use crate::{duration, exit, node_access};
 
-/// List the interpreters for which workers are kept ready
+/// List the interpreters that have a worker pool
 ///
-/// Without a file these are the usual interpreters on PATH, with their standard libraries. Others, and
-/// modules that their workers have from the start, are named in environments.json, below ~/.config/windlass or where
-/// WINDLASS_ENVIRONMENTS says; docs/environments.md describes it. Exits with 3 when no node is
-/// running, and with 1 when the file cannot be used.
+/// By default these are the usual interpreters on PATH, with their standard libraries preloaded. The file
+/// ~/.config/windlass/environments.json, or the file that WINDLASS_ENVIRONMENTS names, can list other
+/// interpreters and modules to preload; docs/environments.md describes it. Exits with 3 if no node is
+/// running, and with 1 if the file is invalid.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// As JSON; null when there is no node
+    /// Print JSON; null if no node is running
     #[arg(long)]
     json: bool,
-    /// First wait until all are ready, for so long at most
+    /// First wait until all environments are ready, at most this long
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     wait: Option<Duration>,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let Some(client) = node_access::present().await? else {
+    let Some(client) = node_access::connect_if_running().await? else {
         terminal.say(if args.json { "null" } else { "no node is running" })?;
         return Ok(ExitCode::from(exit::NO_NODE));
     };

@@ -1,4 +1,4 @@
-//! `windlass fork`: makes a twin of an idle session, with all its variables and a copy of its workspace.
+//! `windlass fork`: forks an idle session into a twin with all its variables and a copy of its workspace.
 
 use std::process::ExitCode;
 
@@ -8,36 +8,36 @@ use windlass_protocol::api::{CopyScope, ForkSession};
 use crate::node_access;
 use crate::terminal::Terminal;
 
-/// Make a twin of an idle session, with all its variables
+/// Fork an idle session into a twin with all its variables
 ///
-/// The twin is a session of its own: what either does from then on, the other does not see. Its
-/// workspace is a copy, at another path, without virtual environments, installed packages and caches, which
-/// are named. It goes when the twin is closed. Threads, open sockets and the like stay with the original,
-/// and are named. So are processes from before the fork that the twin is not kept apart from.
+/// The twin is a separate session: the two sessions do not see each other's later changes. The twin's
+/// workspace is a copy at another path. The copy leaves out virtual environments, installed packages and
+/// caches, and is deleted when the twin is closed. Threads, open sockets and similar resources stay with the
+/// original. The command lists what was left out, and older processes that can still access the twin.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  windlass fork SESSION                 a twin, with a name that the node makes
-  windlass fork SESSION --id attempt-2  with a name of yours
-  windlass fork SESSION --copy-all      with its .venv, node_modules and caches
-  windlass fork SESSION --json          all that the node says of it")]
+  windlass fork SESSION                 fork; the node chooses the id of the twin
+  windlass fork SESSION --id attempt-2  choose the id of the twin
+  windlass fork SESSION --copy-all      also copy .venv, node_modules and caches
+  windlass fork SESSION --json          print the whole reply of the node")]
 pub struct Args {
-    /// The session, as ps shows it
+    /// The session id, as listed by `windlass ps`
     #[arg(value_name = "SESSION")]
     session: SessionId,
-    /// The twin's name
+    /// The id of the twin
     #[arg(long, value_name = "ID")]
     id: Option<SessionId>,
-    /// Copy virtual environments, installed packages and caches as well
+    /// Also copy virtual environments, installed packages and caches
     #[arg(long)]
     copy_all: bool,
-    /// Show the answer as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let client = node_access::started().await?;
+    let client = node_access::connect_or_start().await?;
     let copy = if args.copy_all { CopyScope::All } else { CopyScope::Needed };
     let wanted = ForkSession { id: args.id, owner: None, copy };
     let forked = client.fork_session(&args.session, &wanted).await?;

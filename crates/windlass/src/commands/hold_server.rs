@@ -1,5 +1,5 @@
-//! `windlass hold-server COMMAND ARGS...`: runs an MCP server for the node, and ends it with everything
-//! that it started. Started by the node; it needs no argument parser, runtime or terminal.
+//! `windlass hold-server COMMAND ARGS...`: runs an MCP server for the node, and kills all processes of the
+//! server at its end. The node starts it; it needs no argument parser, runtime or terminal.
 
 use std::process::ExitCode;
 

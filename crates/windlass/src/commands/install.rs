@@ -1,5 +1,5 @@
-//! `windlass install`: puts our MCP server into the configuration of agent clients, and says what
-//! it did. Without a client it says which are here, and what it would do.
+//! `windlass install`: adds the Windlass MCP server to the configuration of agent clients, and reports each
+//! change. Without arguments it lists the clients on this machine and the change for each.
 
 pub mod report;
 
@@ -9,92 +9,91 @@ use std::process::ExitCode;
 use anyhow::bail;
 use serde_json::{Value, json};
 
-use self::report::{Mode, Report};
-use crate::agents::client::{Client, Scope};
-use crate::agents::places::{Places, is_executable};
-use crate::agents::plan::{self, Action, PlanError};
+use self::report::{InstallReport, Mode};
+use crate::agents::client::{AgentClient, ConfigScope};
+use crate::agents::config_paths::{ConfigPaths, is_executable};
+use crate::agents::plan::{self, ConfigAction, ConfigPlanError};
 use crate::agents::{launch, store};
 use crate::terminal::{Terminal, table};
 
-/// Put Windlass into agents: Claude Code, Codex, Cursor and others
+/// Install Windlass in agents: Claude Code, Codex, Cursor and others
 ///
-/// Writes an MCP server named windlass, which runs this program with the argument mcp, into the
-/// client's configuration. Comments, order and other servers stay as they are; an entry that is
-/// there is updated and keeps the keys that you added. What the file was before is kept beside it,
-/// with the suffix .windlass-backup. Without a client, lists those found on this machine.
+/// Adds an MCP server named windlass to the client's configuration. The server runs `windlass mcp`. Comments,
+/// order and other servers stay unchanged. An existing entry is updated and keeps the keys that you added.
+/// The previous file is kept beside it with the suffix .windlass-backup. Without CLIENT, lists the clients
+/// found on this machine.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  windlass install                          which clients are here, and what would be done
-  windlass install codex --dry-run          show the change as a diff, and write nothing
-  windlass install claude-code codex        into the configuration of these two
-  windlass install --all                    into that of every client found
+  windlass install                          list the clients found and the change for each
+  windlass install codex --dry-run          show the change as a diff and write nothing
+  windlass install claude-code codex        install in these two clients
+  windlass install --all                    install in every client found
   windlass install cursor --project --command windlass
-                                            into a file to share with the project's people
-  windlass uninstall codex                  take it out again")]
+                                            install in the project's file, to share with others
+  windlass uninstall codex                  remove the entry again")]
 pub struct Args {
-    /// The clients to install it in
+    /// The clients to install Windlass in
     #[arg(value_name = "CLIENT", value_enum)]
-    clients: Vec<Client>,
-    /// In every client found on this machine
+    clients: Vec<AgentClient>,
+    /// Install in every client found on this machine
     #[arg(long, conflicts_with = "clients")]
     all: bool,
-    /// In the project's configuration, in the current directory, instead of yours
+    /// Change the project configuration in the current directory instead of your user configuration
     #[arg(long)]
     project: bool,
-    /// What the client is to run instead of this program; a bare name is looked up in its PATH
+    /// The program that the client runs instead of this one; the client looks up a bare name in its PATH
     #[arg(long, value_name = "PATH")]
     command: Option<PathBuf>,
-    /// Show what would change as a unified diff, and write nothing
+    /// Show the changes as a unified diff and write nothing
     #[arg(long)]
     dry_run: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let places = Places::from_env()?;
+    let paths = ConfigPaths::from_env()?;
     let command = launch::command(args.command.as_deref())?;
-    let scope = if args.project { Scope::Project } else { Scope::User };
+    let scope = if args.project { ConfigScope::Project } else { ConfigScope::User };
     if args.clients.is_empty() && !args.all {
-        return overview(&places, scope, &command, args.json, terminal);
+        return overview(&paths, scope, &command, args.json, terminal);
     }
-    let clients: Vec<Client> = match args.all {
-        true => Client::all().filter(|client| places.trace(*client).is_some()).collect(),
+    let clients: Vec<AgentClient> = match args.all {
+        true => AgentClient::all().filter(|client| paths.trace(*client).is_some()).collect(),
         false => report::each_once(&args.clients),
     };
     if clients.is_empty() {
-        bail!("no client was found here; name one: windlass install {}", names());
+        bail!("no client was found on this machine; name one: windlass install {}", names());
     }
     if Path::new(&command).is_absolute() && !is_executable(Path::new(&command)) {
-        terminal.note(&format!("there is no program {command} on this machine"))?;
+        terminal.note(&format!("warning: {command} is not an executable file on this machine"))?;
     }
     let mode = if args.dry_run { Mode::DryRun } else { Mode::Write };
     let reports = clients.into_iter().map(|client| {
-        let done =
-            plan::install(&places, client, scope, &command).and_then(|plan| mode.apply(plan));
-        Report { client, done }
+        let done = plan::install(&paths, client, scope, &command).and_then(|plan| mode.apply(plan));
+        InstallReport { client, done }
     });
     report::show(reports.collect(), mode, args.json, terminal)
 }
 
 fn names() -> String {
-    Client::all().map(|client| client.facts().name).collect::<Vec<_>>().join("|")
+    AgentClient::all().map(|client| client.facts().name).collect::<Vec<_>>().join("|")
 }
 
-/// Which clients are here, and what installing would do in each.
+/// Lists the clients on this machine, and what an installation would change for each.
 fn overview(
-    places: &Places,
-    scope: Scope,
+    paths: &ConfigPaths,
+    scope: ConfigScope,
     command: &str,
     as_json: bool,
     terminal: &mut Terminal,
 ) -> anyhow::Result<ExitCode> {
     let mut found = Vec::new();
-    for client in Client::all() {
-        let plan = plan::install(places, client, scope, command);
-        found.push((client, places.trace(client), plan));
+    for client in AgentClient::all() {
+        let plan = plan::install(paths, client, scope, command);
+        found.push((client, paths.trace(client), plan));
     }
     if as_json {
         let clients: Vec<Value> = found
@@ -132,19 +131,20 @@ fn overview(
         let missing: Vec<_> = missing.iter().map(|(client, ..)| client.facts().name).collect();
         terminal.say(&format!("not found: {}", missing.join(", ")))?;
     }
-    terminal
-        .note("windlass install CLIENT... or --all does it; with --dry-run it shows the change")?;
+    terminal.note(
+        "to install, run: windlass install CLIENT... (or --all); --dry-run only shows the change",
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn intent(plan: &Result<plan::Plan, PlanError>) -> String {
+fn intent(plan: &Result<plan::ConfigPlan, ConfigPlanError>) -> String {
     match plan {
         Ok(plan) => match plan.action {
-            Action::Created => "make the file".to_owned(),
-            Action::Unchanged => "change nothing: it is installed".to_owned(),
-            Action::Updated => "update the entry".to_owned(),
+            ConfigAction::Created => "create the file".to_owned(),
+            ConfigAction::Unchanged => "change nothing: already installed".to_owned(),
+            ConfigAction::Updated => "update the entry".to_owned(),
             _ if store::backup_path(&plan.file).exists() => "add the entry".to_owned(),
-            _ => "add the entry, and keep a backup".to_owned(),
+            _ => "add the entry and keep a backup".to_owned(),
         },
         Err(error) => format!("fail: {error}"),
     }

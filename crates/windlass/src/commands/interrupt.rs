@@ -1,4 +1,4 @@
-//! `windlass interrupt`: stops a session's running turn and keeps its state.
+//! `windlass interrupt`: interrupts the running turn of a session. The session keeps its state.
 
 use std::process::ExitCode;
 
@@ -7,18 +7,18 @@ use windlass_protocol::SessionId;
 use crate::node_access;
 use crate::terminal::Terminal;
 
-/// Interrupt a session's running turn
+/// Interrupt the running turn of a session
 ///
-/// The code gets a KeyboardInterrupt; the session and its variables stay.
+/// The code receives a KeyboardInterrupt. The session keeps its variables.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The session, as ps shows it
+    /// The session id, as listed by `windlass ps`
     #[arg(value_name = "SESSION")]
     session: SessionId,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let turn = node_access::started().await?.interrupt(&args.session).await?;
+    let turn = node_access::connect_or_start().await?.interrupt(&args.session).await?;
     terminal.say(&format!("turn {} is being interrupted", turn.id))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,16 +1,16 @@
-//! `windlass keeper HOLD`: holds one session's processes. Started by the node, with a listening
+//! `windlass keeper HOLD`: supervises the processes of one session. The node starts it with a listening
 //! socket as standard input; it needs no argument parser, runtime or terminal.
 
 use std::process::ExitCode;
 
-use windlass_keeper::Wanted;
+use windlass_keeper::HoldMode;
 
 pub fn run() -> ExitCode {
-    let wanted = std::env::args().nth(2).unwrap_or_else(|| Wanted::Auto.as_str().to_owned());
-    match Wanted::parse(&wanted) {
-        Some(wanted) => windlass_keeper::run(wanted),
+    let mode = std::env::args().nth(2).unwrap_or_else(|| HoldMode::Auto.as_str().to_owned());
+    match HoldMode::parse(&mode) {
+        Some(mode) => windlass_keeper::run(mode),
         None => {
-            eprintln!("error: a keeper holds by auto, pid-namespace or subreaper, not {wanted}");
+            eprintln!("error: HOLD is {mode}, but must be auto, pid-namespace or subreaper");
             ExitCode::FAILURE
         }
     }

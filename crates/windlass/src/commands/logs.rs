@@ -1,4 +1,4 @@
-//! `windlass logs`: what a session has printed, as bytes or as events, up to now or on and on.
+//! `windlass logs`: prints the output of a session, as bytes or as events, up to now or continuously.
 
 use std::process::ExitCode;
 
@@ -7,34 +7,34 @@ use windlass_protocol::api::{EventsQuery, OutputQuery, TurnQuery};
 use windlass_protocol::{EventKind, Seq, SessionId, TurnId, TurnNo};
 
 use crate::node_access;
-use crate::output_bytes::{self, OutputPlace};
+use crate::output_bytes::{self, OutputOffset};
 use crate::terminal::Terminal;
 
-/// Show what a session printed
+/// Show the output of a session
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  windlass logs SESSION              everything printed so far
-  windlass logs SESSION -f           and whatever comes
-  windlass logs SESSION --turn 3     one turn's output
-  windlass logs SESSION --json       every event, one JSON object a line")]
+  windlass logs SESSION              all output so far
+  windlass logs SESSION -f           all output so far, then new output as it arrives
+  windlass logs SESSION --turn 3     the output of one turn
+  windlass logs SESSION --json       every event, one JSON object per line")]
 pub struct Args {
-    /// The session, as ps shows it
+    /// The session id, as listed by `windlass ps`
     #[arg(value_name = "SESSION")]
     session: SessionId,
-    /// Go on as output comes, until the session (or the turn) ends
+    /// Keep printing new output until the session (or the turn) ends
     #[arg(long, short)]
     follow: bool,
-    /// Only this turn
+    /// Show only this turn
     #[arg(long, value_name = "TURN")]
     turn: Option<TurnId>,
-    /// Events as JSON, one a line
+    /// Print events as JSON, one per line
     #[arg(long)]
     json: bool,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let client = node_access::started().await?;
+    let client = node_access::connect_or_start().await?;
     match (args.follow, args.json) {
         (true, _) => follow(&args, &client, terminal).await?,
         (false, true) => pages(&args, &client, terminal).await?,
@@ -43,7 +43,7 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Everything printed so far, in ranges as large as the node gives them.
+/// Prints all output so far, in ranges as large as the node returns them.
 async fn output(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow::Result<()> {
     let turn = args.turn.as_ref().map(TurnId::to_string);
     let mut from = 0;
@@ -51,7 +51,7 @@ async fn output(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow
         let query = OutputQuery { turn: turn.clone(), from: Some(from), ..OutputQuery::default() };
         let part = client.output(&args.session, &query).await?;
         if part.from > from {
-            terminal.note(&format!("{} bytes of output were not kept", part.from - from))?;
+            terminal.note(&format!("{} bytes of output were dropped", part.from - from))?;
         }
         terminal.out(&part.bytes)?;
         if part.next <= from || part.next >= part.total {
@@ -61,9 +61,9 @@ async fn output(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow
     }
 }
 
-/// Every event so far, as JSON.
+/// Prints every event so far as JSON.
 async fn pages(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow::Result<()> {
-    let turn = number(args, client).await?;
+    let turn = turn_number(args, client).await?;
     let mut after = 0;
     loop {
         let query = EventsQuery { after, wait_ms: 0, limit: None };
@@ -79,11 +79,11 @@ async fn pages(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow:
 }
 
 async fn follow(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow::Result<()> {
-    let turn = number(args, client).await?;
+    let turn = turn_number(args, client).await?;
     let mut events = client.events(&args.session, Seq(0));
-    let mut place = OutputPlace::at(0);
+    let mut offset = OutputOffset::at(0);
     while let Some(item) = events.next().await? {
-        let from = place.pass(&item);
+        let from = offset.advance(&item);
         if turn.is_some() && item.event.turn != turn {
             continue;
         }
@@ -99,8 +99,8 @@ async fn follow(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow
     Ok(())
 }
 
-/// The place of the turn that was asked for.
-async fn number(args: &Args, client: &Client) -> anyhow::Result<Option<TurnNo>> {
+/// The number of the requested turn.
+async fn turn_number(args: &Args, client: &Client) -> anyhow::Result<Option<TurnNo>> {
     let Some(turn) = &args.turn else { return Ok(None) };
     let query = TurnQuery { wait_ms: 0, output_bytes_max: Some(0) };
     Ok(Some(client.turn(&args.session, turn, query).await?.number))

@@ -1,4 +1,4 @@
-//! `windlass man`: the manual pages, made from the command line itself.
+//! `windlass man`: generates the manual pages from the clap definition.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ Examples:
   windlass man | man -l -
   windlass man ~/.local/share/man/man1")]
 pub struct Args {
-    /// Where to write one page for each command
+    /// The directory to write one page per command into
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
 }

@@ -1,5 +1,5 @@
-//! `windlass mcp`: the bridge between an agent and the node, on standard input and output. An agent
-//! starts it; it is small, holds nothing, and ends with its agent.
+//! `windlass mcp`: the bridge between an agent and the node, over standard input and output. An agent
+//! starts it. It keeps no state and exits with its agent.
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -15,31 +15,31 @@ use crate::policy_options::PolicyOptions;
 use crate::terminal::Terminal;
 use crate::{node_access, workspace};
 
-/// Where the TCP door is, unless it is said.
+/// The default address of the TCP door.
 const LISTEN: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8040);
 
-/// Serve an agent over MCP, on standard input and output
+/// Serve an agent over MCP on standard input and output
 ///
-/// Agents start this by themselves once `windlass install` has told them to. Its sessions are the
-/// node's: they stay when the agent ends, and the next agent in the same directory finds them.
+/// Agents start this command after `windlass install`. The node owns the sessions: they stay when the agent
+/// exits, and the next agent in the same directory finds them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  windlass install codex              tell an agent about it
-  windlass mcp --policy read-only     what an agent's sessions may touch
-  windlass mcp --http                 say the URL for agents that speak HTTP")]
+  windlass install codex              configure an agent to start this command
+  windlass mcp --policy read-only     restrict what the agent's sessions may access
+  windlass mcp --http                 print the URL for agents that use MCP over HTTP")]
 pub struct Args {
-    /// Say the URL of the node's own MCP door instead, and see that it is open
+    /// Print the URL of the node's MCP endpoint instead; starts the node if none is running
     #[arg(long)]
     pub http: bool,
-    /// With --http: where the door is to be, if it is not open yet
+    /// With --http: the address to listen on if this starts the node
     #[arg(long, value_name = "ADDRESS:PORT", requires = "http", default_value_t = LISTEN)]
     pub listen: SocketAddr,
-    /// Where sessions work; default: the current directory, unless it is a home or holds one
+    /// The workspace of the sessions; default: the current directory, unless it is a home or contains one
     #[arg(long, value_name = "DIR")]
     pub workspace: Option<PathBuf>,
-    /// The interpreter, or a virtual environment's directory
+    /// The interpreter, or the directory of a virtual environment
     #[arg(long, visible_alias = kinds::DEFAULT.name, value_name = "PATH")]
     pub interpreter: Option<String>,
     #[command(flatten)]
@@ -48,17 +48,21 @@ pub struct Args {
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     if args.http {
-        return say_url(&args, terminal).await;
+        return print_url(&args, terminal).await;
     }
     let workspace = match args.workspace {
-        Some(path) => Some(path.canonicalize().with_context(|| format!("no {}", path.display()))?),
+        Some(path) => {
+            let failed = || format!("cannot use workspace {}", path.display());
+            Some(path.canonicalize().with_context(failed)?)
+        }
         None => std::env::current_dir().ok().filter(|here| workspace::may_work_in(here)),
     };
     if std::io::stdin().is_terminal() {
-        terminal
-            .note("this waits for an agent's MCP messages; `windlass install` tells an agent")?;
+        terminal.note(
+            "waiting for MCP messages from an agent; to configure an agent, run `windlass install`",
+        )?;
     }
-    let connect: Connect = Box::new(|| Box::pin(node_access::started_later()));
+    let connect: Connect = Box::new(|| Box::pin(node_access::try_connect_or_start()));
     let door = Door::new(DoorOptions {
         connect,
         transport: Transport::Stdio,
@@ -70,15 +74,16 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-async fn say_url(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+async fn print_url(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let listen = ListenArgs { listen: Some(args.listen), listen_anywhere: false };
-    let client = node_access::started_with(listen.of_node()).await?;
+    let client = node_access::connect_or_start_with(listen.node_args()).await?;
     let status = client.node_status().await?;
     let Some(address) = status.listen else {
         return Err(up::not_listening(status.pid, args.listen));
     };
     terminal.say(&format!("http://{address}{}", http::PATH))?;
-    terminal
-        .note("clients send the header `Authorization: Bearer TOKEN`, from `windlass token`")?;
+    terminal.note(
+        "clients send the header `Authorization: Bearer TOKEN`; `windlass token` prints TOKEN",
+    )?;
     Ok(ExitCode::SUCCESS)
 }

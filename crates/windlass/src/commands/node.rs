@@ -1,6 +1,6 @@
-//! `windlass node`: the daemon of this machine. Hidden: `windlass up` starts it.
+//! `windlass node`: runs the daemon of this machine. Hidden from the help: `windlass up` starts it.
 //!
-//! Whoever starts it reads one line from its standard output: that it is ready, or why it is not.
+//! The process that starts it reads one line from its standard output: ready, or the error.
 
 use std::io::{ErrorKind, Write as _};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use windlass_mcp::servers::{ConfigFile, Servers, ServersOptions};
 use windlass_mcp::{Connect, Door, DoorOptions, Transport, http};
 use windlass_node::failure::Failure;
 use windlass_node::{
-    ClaimError, Config, EnvironmentsConfig, Listen, Reach, Router, RunError, StartBy, Wanted,
+    ClaimError, Config, EnvironmentsConfig, HoldMode, Listen, Reach, Router, RunError, StartBy,
 };
 use windlass_protocol::ErrorCode;
 use windlass_protocol::environments::EnvironmentsFile;
@@ -23,62 +23,62 @@ use windlass_protocol::environments::EnvironmentsFile;
 use super::up::{DefaultsArgs, ListenArgs};
 use crate::{duration, size};
 
-/// Names the file of MCP servers, for a node that a client starts.
+/// Variable with the path of the MCP server file, for a node that a client starts.
 const MCP_CONFIG: &str = "WINDLASS_MCP_CONFIG";
 
-/// How workers are started: `exec`, `zygote` or `pool`.
+/// Variable that selects how workers are started: `exec`, `zygote` or `pool`.
 const START: &str = "WINDLASS_START";
 
-/// Names the file of environments, for a node that a client starts.
+/// Variable with the path of the environments file, for a node that a client starts.
 const ENVIRONMENTS: &str = "WINDLASS_ENVIRONMENTS";
 
-/// How long ended sessions are kept, and what they may take, for a node that a client starts.
+/// Variables for the age and size limits of ended sessions, for a node that a client starts.
 const RETAIN_AGE: &str = "WINDLASS_RETAIN_AGE";
 const RETAIN_BYTES: &str = "WINDLASS_RETAIN_BYTES";
 
-/// Be the node of this machine
+/// Run the node of this machine
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// How keepers hold their processes together
+    /// How keepers keep track of their processes
     #[arg(long, value_enum, default_value_t = HoldChoice::Auto)]
     pub hold: HoldChoice,
-    /// Exit when no session and no client has been there for so long
+    /// Exit after this long without a session and without a client
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub idle_exit: Option<Duration>,
-    /// How long keepers wait for a node to come back before they end themselves
+    /// How long keepers wait for a new node before they end their session
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub node_grace: Option<Duration>,
-    /// How long a keeper may take to answer before it is given up
+    /// How long to wait for a reply of a keeper before it counts as lost
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub keeper_patience: Option<Duration>,
-    /// How long ended sessions are kept: journals, and workspaces that the node made [default: 7d]
+    /// How long to keep journals of ended sessions, and workspaces that the node created [default: 7d]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub retain_age: Option<Duration>,
-    /// What journals and the workspaces of ended sessions may take together; what ended first goes first
-    /// [default: 10G]
+    /// Maximum total size of journals and of workspaces of ended sessions; the session that ended first is
+    /// removed first [default: 10G]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub retain_bytes: Option<u64>,
-    /// The file that names the MCP servers whose tools sessions may call
+    /// The file that lists the MCP servers whose tools sessions may call
     #[arg(long, value_name = "FILE")]
     pub mcp_config: Option<PathBuf>,
     #[command(flatten)]
     pub listen: ListenArgs,
     #[command(flatten)]
     pub defaults: DefaultsArgs,
-    /// Stay in the terminal's process session and log to it
+    /// Stay in the process session of the terminal and log to the terminal
     #[arg(long)]
     pub foreground: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum HoldChoice {
-    /// A pid namespace where the machine allows it, else a subreaper
+    /// A pid namespace if the machine allows it, otherwise a subreaper
     Auto,
     PidNamespace,
     Subreaper,
 }
 
-impl From<HoldChoice> for Wanted {
+impl From<HoldChoice> for HoldMode {
     fn from(choice: HoldChoice) -> Self {
         match choice {
             HoldChoice::Auto => Self::Auto,
@@ -98,8 +98,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         )
         .init();
     if !args.foreground {
-        // Its own process session: a closed terminal or a Ctrl-C there is not for the node. It
-        // fails where the process leads one already, which is as good.
+        // A new process session: a closed terminal or a Ctrl-C there does not reach the node. This fails
+        // if the process already leads a process session, which has the same effect.
         let _ = rustix::process::setsid();
     }
     let config = configure(&args)?;
@@ -108,7 +108,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let doors = mcp_door(&config)?.merge(servers.router());
     let ready = || {
         say_ready();
-        // Nobody waits for them.
+        // The servers start in the background.
         servers.start();
     };
     let ran = runtime.block_on(async {
@@ -126,7 +126,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// How what runs in this process reaches the node: as every client does, by its socket.
+/// Parts of this process that need the node connect through its socket, as every client does.
 fn connect(config: &Config) -> anyhow::Result<Connect> {
     let dirs = Dirs { runtime: config.runtime_dir.clone(), ..Dirs::from_env()? };
     Ok(Box::new(move || {
@@ -155,24 +155,24 @@ fn config_dir() -> PathBuf {
     path_in("XDG_CONFIG_HOME").unwrap_or_else(home).join("windlass")
 }
 
-/// For which interpreters workers are kept ready. A file that is not understood is said where they
-/// are listed, and stops nobody from working.
+/// The interpreters that have a worker pool. An invalid file does not stop the node: `windlass
+/// environments` reports the error, and the defaults apply.
 fn environments() -> EnvironmentsConfig {
     let named = path_in(ENVIRONMENTS);
     let file = named.clone().unwrap_or_else(|| config_dir().join("environments.json"));
-    let not_understood = |why: String| EnvironmentsConfig {
-        error: Some(format!("{} is not understood: {why}", file.display())),
+    let invalid = |why: String| EnvironmentsConfig {
+        error: Some(format!("cannot use {}: {why}", file.display())),
         ..EnvironmentsConfig::default()
     };
     match std::fs::read_to_string(&file) {
         Ok(text) => match EnvironmentsFile::parse(&text) {
             Ok(file) => EnvironmentsConfig { entries: file.environments, error: None },
-            Err(error) => not_understood(error.to_string()),
+            Err(error) => invalid(error.to_string()),
         },
         Err(error) if error.kind() == ErrorKind::NotFound && named.is_none() => {
             EnvironmentsConfig::default()
         }
-        Err(error) => not_understood(error.to_string()),
+        Err(error) => invalid(error.to_string()),
     }
 }
 
@@ -201,34 +201,37 @@ fn configure(args: &Args) -> anyhow::Result<Config> {
         reach: if args.listen.listen_anywhere { Reach::Anywhere } else { Reach::ThisMachine },
     });
     config.idle_exit = args.idle_exit;
-    config.node_grace = args.node_grace.unwrap_or(config.node_grace);
-    config.keeper_patience = args.keeper_patience.unwrap_or(config.keeper_patience);
+    let keepers = &mut config.keepers;
+    keepers.node_grace = args.node_grace.unwrap_or(keepers.node_grace);
+    keepers.patience = args.keeper_patience.unwrap_or(keepers.patience);
     let age = args
         .retain_age
-        .map_or_else(|| in_variable(RETAIN_AGE, duration::parse), |age| Ok(Some(age)))?;
-    config.keep_ended = age.unwrap_or(config.keep_ended);
+        .map_or_else(|| from_variable(RETAIN_AGE, duration::parse), |age| Ok(Some(age)))?;
+    config.retention.max_age = age.unwrap_or(config.retention.max_age);
     let bytes = args
         .retain_bytes
-        .map_or_else(|| in_variable(RETAIN_BYTES, size::parse), |bytes| Ok(Some(bytes)))?;
-    config.keep_bytes = bytes.unwrap_or(config.keep_bytes);
+        .map_or_else(|| from_variable(RETAIN_BYTES, size::parse), |bytes| Ok(Some(bytes)))?;
+    config.retention.max_total_bytes = bytes.unwrap_or(config.retention.max_total_bytes);
     if let Some(idle) = args.defaults.session_idle {
-        config.session_idle = idle.duration();
+        config.defaults.idle = idle.duration();
     }
     if let Some(deadline) = args.defaults.deadline {
-        config.deadline = deadline.duration();
+        config.defaults.deadline = deadline.duration();
     }
     config.environments = environments();
     if let Some(named) = std::env::var_os(START).filter(|named| !named.is_empty()) {
         let named = named.to_string_lossy();
-        config.start = StartBy::parse(&named).with_context(|| {
-            format!("{START} is {named:?}: workers start by exec, zygote or pool")
-        })?;
+        config.start = StartBy::parse(&named)
+            .with_context(|| format!("{START} is {named:?}, but must be exec, zygote or pool"))?;
     }
     Ok(config)
 }
 
-/// What a variable says, if it is set. A value that is not understood is an error.
-fn in_variable<T, E>(name: &str, parse: impl Fn(&str) -> Result<T, E>) -> anyhow::Result<Option<T>>
+/// The parsed value of a variable, if it is set. A value that cannot be parsed is an error.
+fn from_variable<T, E>(
+    name: &str,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> anyhow::Result<Option<T>>
 where
     E: std::error::Error + Send + Sync + 'static,
 {
@@ -238,7 +241,7 @@ where
     parse(&value).map(Some).with_context(|| format!("{name} is {value:?}"))
 }
 
-/// Tells the starter, then lets go of its pipe, so that it can go too.
+/// Reports readiness to the starter, then closes the pipe to it, so that the starter can exit.
 fn say_ready() {
     tell_starter(&json!({"ready": true, "pid": std::process::id()}));
     if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
@@ -246,7 +249,7 @@ fn say_ready() {
     }
 }
 
-/// Writes one line for whoever started the node. The starter may be gone, which is no fault of the node.
+/// Writes one line for the process that started the node. It may be gone already; that is no error.
 fn tell_starter(line: &serde_json::Value) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -1,4 +1,4 @@
-//! `windlass nursery`: forks keepers and zygotes for the node. Started by the node, with a socket to it
+//! `windlass nursery`: forks keepers and zygotes for the node. The node starts it with a socket to the node
 //! as standard input; it needs no argument parser, runtime or terminal.
 
 use std::process::ExitCode;

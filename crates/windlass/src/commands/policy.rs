@@ -1,5 +1,5 @@
-//! `windlass policy`: what a session may touch, as it would be here or as it is in one that lives.
-//! Neither starts a node.
+//! `windlass policy`: shows what a session may access, for a new session here or for a live session. Never
+//! starts a node.
 
 mod explain;
 mod show;
@@ -10,28 +10,28 @@ use clap::Subcommand;
 
 use crate::terminal::Terminal;
 
-/// Show or explain what a session may touch
+/// Show or explain what a session may access
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  windlass policy explain                        in plain words, for a session here
+  windlass policy explain                        explain the policy of a session started here
   windlass policy explain --policy read-only --allow-host example.org
-  windlass policy show --isolation landlock      each control, and what it amounts to
-  windlass policy show --session SESSION         of a session that lives")]
+  windlass policy show --isolation landlock      list each control and how it is enforced
+  windlass policy show --session SESSION         show the policy of a live session")]
 pub struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: PolicyCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum PolicyCommand {
     Show(show::Args),
     Explain(explain::Args),
 }
 
 pub fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     match args.command {
-        Command::Show(args) => show::run(args, terminal),
-        Command::Explain(args) => explain::run(&args, terminal),
+        PolicyCommand::Show(args) => show::run(args, terminal),
+        PolicyCommand::Explain(args) => explain::run(&args, terminal),
     }
 }

@@ -1,4 +1,4 @@
-//! `windlass prune`: removes ended sessions and what no session needs. Never starts a node.
+//! `windlass prune`: removes ended sessions, and directories that no session needs. Never starts a node.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,34 +8,34 @@ use windlass_protocol::disk::{PruneRequest, Pruned};
 use crate::terminal::{Terminal, table};
 use crate::{duration, exit, node_access, size};
 
-/// Things that are named; all of them are in the JSON.
+/// Maximum number of removed items to print; the JSON has all of them.
 const SHOWN_MAX: usize = 50;
 
 /// Remove ended sessions, and directories that no session needs
 ///
-/// Of an ended session its journal goes, and its workspace if the node made it: its output and its files
-/// can then no longer be read. No live session is touched, and no directory that a client named. Exits with
-/// 3 when no node is running, and with 1 when something could not be removed.
+/// Deletes the journal of an ended session, and its workspace if the node created it. The output and the
+/// files of that session can then no longer be read. Live sessions and directories that a client chose are
+/// never touched. Exits with 3 if no node is running, and with 1 if something could not be removed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  windlass prune --dry-run         what would go, and what that gives back
-  windlass prune --older-than 1d   of ended sessions only those that ended more than a day ago
-  windlass prune                   everything that no live session needs")]
+  windlass prune --dry-run         show what would be removed and how much space that frees
+  windlass prune --older-than 1d   keep sessions that ended less than a day ago
+  windlass prune                   remove everything that no live session needs")]
 pub struct Args {
-    /// Only say what would be removed
+    /// Show what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
-    /// Keep sessions that ended less long ago
+    /// Keep sessions that ended less than this long ago
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     older_than: Option<Duration>,
-    /// Show the answer as JSON; null when there is no node
+    /// Print JSON; null if no node is running
     #[arg(long)]
     json: bool,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let Some(client) = node_access::present_or_told(terminal, args.json).await? else {
+    let Some(client) = node_access::connect_if_running_or_say(terminal, args.json).await? else {
         return Ok(ExitCode::from(exit::NO_NODE));
     };
     let older_than_s = args.older_than.map(|age| age.as_secs());
@@ -66,14 +66,14 @@ fn show(pruned: &Pruned, terminal: &mut Terminal) -> anyhow::Result<()> {
     let bytes = size::show(pruned.bytes);
     let exact = pruned.bytes;
     terminal.say(&match pruned.dry_run {
-        true => format!("it would give back {bytes} ({exact} bytes); nothing was removed"),
-        false => format!("gave back {bytes} ({exact} bytes)"),
+        true => format!("would free {bytes} ({exact} bytes); nothing was removed"),
+        false => format!("freed {bytes} ({exact} bytes)"),
     })?;
     if !pruned.complete {
-        terminal.note("not all of it could be measured: it may be more")?;
+        terminal.note("some items could not be measured; the real size may be larger")?;
     }
     for failed in &pruned.failed {
-        terminal.note(&format!("cannot be removed: {failed}"))?;
+        terminal.note(&format!("could not remove {failed}"))?;
     }
     Ok(())
 }

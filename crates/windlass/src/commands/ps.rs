@@ -1,4 +1,4 @@
-//! `windlass ps`: which sessions there are. Never starts a node.
+//! `windlass ps`: lists the sessions. Never starts a node.
 
 use std::process::ExitCode;
 
@@ -12,17 +12,17 @@ use crate::{duration, node_access, size};
 /// List the sessions
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Ended sessions too
+    /// Also list ended sessions
     #[arg(long, short)]
     all: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let which = if args.all { WhichSessions::EndedToo } else { WhichSessions::Live };
-    let list = match node_access::present().await? {
+    let list = match node_access::connect_if_running().await? {
         Some(client) => client.sessions(which).await?,
         None => SessionList { sessions: Vec::new() },
     };

@@ -1,5 +1,5 @@
-//! `windlass repl`: a session to type into. Reads with line editing from a terminal, and plainly
-//! from anything else, so that a script can be piped in.
+//! `windlass repl`: an interactive session. Uses line editing on a terminal, and plain reads on any other
+//! input, so that a script can be piped in.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -14,59 +14,59 @@ use windlass_protocol::SessionId;
 use windlass_protocol::api::SubmitTurn;
 use windlass_protocol::kinds::{self, TypedInput};
 
-use crate::answers::{Answers, Echo};
+use crate::answers::{AnswerReader, Echo};
 use crate::commands::run::{after_command, create_in};
 use crate::duration::Timeout;
-use crate::follow::{CtrlC, Followed, Follower, Person};
-use crate::leaving::Leaving;
+use crate::follow::{CtrlC, FollowEnd, Person, SessionFollower};
 use crate::policy_options::PolicyOptions;
+use crate::session_guard::SessionGuard;
 use crate::terminal::Terminal;
-use crate::typed_input::{Input, check};
-use crate::workspace::Workspace;
+use crate::typed_input::{Completeness, check};
+use crate::workspace::WorkspaceChoice;
 use crate::{duration, exit, node_access};
 
-/// Entries of the history file.
+/// Maximum number of entries in the history file.
 const HISTORY_MAX: usize = 10_000;
 
-/// What leaves, besides Ctrl-D.
-const LEAVING: [&str; 4] = ["exit", "quit", "exit()", "quit()"];
+/// Inputs that end the command, besides Ctrl-D.
+const EXIT_WORDS: [&str; 4] = ["exit", "quit", "exit()", "quit()"];
 
-/// Type into a session
+/// Open an interactive session
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Input goes on over several lines while a bracket, a quote or an indented block is open. Ctrl-C
-interrupts what runs; Ctrl-D leaves. Images are saved, and their paths shown.
+Input continues on the next line while a bracket, a quote or an indented block is open. Ctrl-C
+interrupts the running code; Ctrl-D exits. Images are saved to files, and the paths are printed.
 
-However it ends (Ctrl-D, a closed terminal, SIGTERM), the session that it made ends too; with --keep it
-stays.
+When the command ends (Ctrl-D, a closed terminal, SIGTERM), the session that it created ends too.
+With --keep the session stays.
 
 Examples:
   windlass repl                      a new session in the current directory
-  windlass repl --interpreter .venv  with the interpreter of a virtual environment
-  windlass repl --policy read-only   that can write nothing but a private /tmp
-  windlass repl --session SESSION    go on in one that is there")]
+  windlass repl --interpreter .venv  use the interpreter of a virtual environment
+  windlass repl --policy read-only   a session that can write only to a private /tmp
+  windlass repl --session SESSION    continue in an existing session")]
 pub struct Args {
-    /// Go on in this session
+    /// Use this session instead of a new one
     #[arg(
         long,
         value_name = "ID",
         conflicts_with_all = ["workspace", "interpreter", "keep", "idle", "PolicyOptions"]
     )]
     session: Option<SessionId>,
-    /// Where the new session works; default: the current directory, unless it is a home
+    /// The workspace of the new session; default: the current directory, unless it is a home
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
-    /// The interpreter, or a virtual environment's directory
+    /// The interpreter, or the directory of a virtual environment
     #[arg(long, visible_alias = kinds::DEFAULT.name, value_name = "PATH")]
     interpreter: Option<PathBuf>,
-    /// Stop what was typed after so long, like 30s or 5m
+    /// Stop each input after this long, for example 30s or 5m
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     deadline: Option<Duration>,
-    /// Keep the new session afterwards
+    /// Keep the new session when the command ends
     #[arg(long)]
     keep: bool,
-    /// End the kept session when it has had no client and no turn for so long, or `never`; default: the
-    /// node's, usually 24h
+    /// End the kept session after this long without a client and without a turn, or `never`; default: the
+    /// node's setting, usually 24h
     #[arg(long, value_name = "DURATION", value_parser = duration::parse_timeout, requires = "keep")]
     idle: Option<Timeout>,
     #[command(flatten)]
@@ -74,37 +74,37 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let leaving = Leaving::start()?;
-    let typed = leaving.unless_left(type_into(&args, &leaving, terminal)).await;
-    leaving.end(typed).await
+    let guard = SessionGuard::start()?;
+    let ended = guard.unless_exiting(interact(&args, &guard, terminal)).await;
+    guard.end(ended).await
 }
 
-async fn type_into(
+async fn interact(
     args: &Args,
-    leaving: &Leaving,
+    guard: &SessionGuard,
     terminal: &mut Terminal,
 ) -> anyhow::Result<ExitCode> {
     let policy = args.policy.request()?;
-    let client = node_access::started().await?;
+    let client = node_access::connect_or_start().await?;
     let session = match &args.session {
         Some(id) => client.session(id).await?,
         None => {
-            let workspace = Workspace::choose(args.workspace.as_deref(), terminal)?;
+            let workspace = WorkspaceChoice::choose(args.workspace.as_deref(), terminal)?;
             let (afterwards, idle_s) = after_command(args.keep, args.idle);
             let made = create_in(&client, workspace, args.interpreter.as_deref(), policy, idle_s);
-            leaving.make(afterwards, made).await?
+            guard.create(afterwards, made).await?
         }
     };
-    leaving.attends(&session.id);
-    let mut follower = Follower::new(&client, &session);
-    let mut keys = Keys::new(&client)?;
+    guard.attend(&session.id);
+    let mut follower = SessionFollower::new(&client, &session);
+    let mut source = CodeSource::new(&client)?;
     let rules = kinds::find(&session.kind).unwrap_or(kinds::DEFAULT).typed;
-    let mut person = Person::new(terminal, Some(Answers::from_stdin()?))?;
-    leaving.follows();
-    if matches!(keys, Keys::Editor { .. }) {
-        person.terminal.note(&format!("session {}; Ctrl-D leaves", session.id))?;
+    let mut person = Person::new(terminal, Some(AnswerReader::from_stdin()?))?;
+    guard.leave_ctrl_c_to_turn();
+    if matches!(source, CodeSource::Editor { .. }) {
+        person.terminal.note(&format!("session {}; Ctrl-D exits", session.id))?;
     }
-    while let Some(code) = keys.input(rules, &mut person).await? {
+    while let Some(code) = source.next_input(rules, &mut person).await? {
         if code.trim().is_empty() {
             continue;
         }
@@ -116,39 +116,39 @@ async fn type_into(
         };
         let turn = client.submit_turn(&session.id, &submit).await?;
         let followed = follower.turn(&turn, CtrlC::Interrupt, &mut person).await?;
-        if let Followed::SessionEnded(reason) = followed {
+        if let FollowEnd::SessionEnded(reason) = followed {
             terminal.note(&format!("session {} ended: {reason:?}", session.id))?;
             return Ok(ExitCode::from(exit::LOST));
         }
     }
-    leave(args, &client, &session.id, leaving, terminal).await
+    leave(args, &client, &session.id, guard, terminal).await
 }
 
 async fn leave(
     args: &Args,
     client: &Client,
     session: &SessionId,
-    leaving: &Leaving,
+    guard: &SessionGuard,
     terminal: &mut Terminal,
 ) -> anyhow::Result<ExitCode> {
     if args.keep || args.session.is_some() {
         terminal.note(&format!(
-            "session {session} stays; come back with: windlass repl --session {session}"
+            "session {session} stays; continue with: windlass repl --session {session}"
         ))?;
     } else {
-        leaving.close(client).await?;
-        terminal.note(&format!("session {session} is closed (--keep would have kept it)"))?;
+        guard.close(client).await?;
+        terminal.note(&format!("session {session} is closed; use --keep to keep a session"))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the code comes from.
-enum Keys {
+/// Where the typed code comes from.
+enum CodeSource {
     Editor { editor: Box<Editor<(), FileHistory>>, history: PathBuf },
     Plain,
 }
 
-impl Keys {
+impl CodeSource {
     fn new(client: &Client) -> anyhow::Result<Self> {
         if !std::io::stdin().is_terminal() {
             return Ok(Self::Plain);
@@ -156,13 +156,13 @@ impl Keys {
         let config = Config::builder().max_history_size(HISTORY_MAX)?.auto_add_history(false);
         let mut editor = Box::new(Editor::with_config(config.build())?);
         let history = client.dirs().state.join("repl_history");
-        // The first time there is none.
+        // A missing history file is normal: the first use creates it.
         let _ = editor.load_history(&history);
         Ok(Self::Editor { editor, history })
     }
 
-    /// The next whole input; `None` when the person leaves.
-    async fn input(
+    /// The next complete input; `None` when the user exits.
+    async fn next_input(
         &mut self,
         rules: TypedInput,
         person: &mut Person<'_>,
@@ -174,7 +174,7 @@ impl Keys {
                 Self::Editor { editor, .. } => match editor.readline(prompt) {
                     Ok(line) => Some(line),
                     Err(ReadlineError::Eof) => None,
-                    // Ctrl-C at the prompt drops what was typed.
+                    // Ctrl-C at the prompt discards the typed lines.
                     Err(ReadlineError::Interrupted) => {
                         source.clear();
                         continue;
@@ -184,17 +184,17 @@ impl Keys {
                 Self::Plain => plain_line(person).await?,
             };
             let Some(line) = line else {
-                // What was piped in without a last line end still counts.
+                // Piped input counts even if its last line has no newline.
                 return Ok((!source.trim().is_empty()).then_some(source));
             };
-            if source.is_empty() && LEAVING.contains(&line.trim()) {
+            if source.is_empty() && EXIT_WORDS.contains(&line.trim()) {
                 return Ok(None);
             }
             if !source.is_empty() {
                 source.push('\n');
             }
             source.push_str(&line);
-            if check(rules, &source) == Input::Complete {
+            if check(rules, &source) == Completeness::Complete {
                 self.remember(&source);
                 return Ok(Some(source));
             }
@@ -205,14 +205,15 @@ impl Keys {
         if let Self::Editor { editor, history } = self
             && !source.trim().is_empty()
         {
-            // A history that cannot be written is no reason to stop a session.
+            // A history that cannot be written does not stop the session.
             let _ = editor.add_history_entry(source.trim_end());
             let _ = editor.append_history(history);
         }
     }
 }
 
-/// The same standard input that answers the code's questions: neither takes the other's lines.
+/// Reads one line of code from the `AnswerReader` that also answers prompts, so that neither consumer takes
+/// buffered lines of the other.
 async fn plain_line(person: &mut Person<'_>) -> anyhow::Result<Option<String>> {
     let Some(answers) = &mut person.answers else { return Ok(None) };
     let line = answers.line(Echo::Shown).await?;

@@ -1,4 +1,4 @@
-//! `windlass run`: one piece of code as one turn, shown as it runs.
+//! `windlass run`: runs one file of code as one turn and shows its output live.
 
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -11,37 +11,38 @@ use windlass_protocol::api::{CreateSession, Session, SubmitTurn};
 use windlass_protocol::policy::PolicyRequest;
 use windlass_protocol::{SessionId, kinds};
 
-use crate::answers::Answers;
+use crate::answers::AnswerReader;
 use crate::duration::Timeout;
-use crate::follow::{CtrlC, Followed, Follower, Person};
-use crate::leaving::{Afterwards, Leaving};
+use crate::follow::{CtrlC, FollowEnd, Person, SessionFollower};
 use crate::policy_options::PolicyOptions;
+use crate::session_guard::{AfterCommand, SessionGuard};
 use crate::terminal::Terminal;
-use crate::workspace::Workspace;
+use crate::workspace::WorkspaceChoice;
 use crate::{duration, exit, node_access};
 
-/// How long a session of `run` or `repl` that is not kept stays without its command and without a turn.
-/// The command ends it, unless it is killed.
+/// Idle timeout of a session that `run` or `repl` creates without --keep. Normally the command ends the
+/// session; the timeout is for a command that was killed.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Run a file of code and show what it says
+/// Run a file of code and show its output
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The code runs in a session of its own, in the current directory, confined: `windlass policy explain`
-says how. In a home directory, or where programs are, the session gets a directory of its own. Ctrl-C
-interrupts the code; a second Ctrl-C leaves it running and says how to come back.
+The code runs in a new, confined session in the current directory; `windlass policy explain`
+describes the confinement. If the current directory is a home or holds programs, the node creates
+a separate directory for the session. Ctrl-C interrupts the code. A second Ctrl-C detaches and
+leaves the code running.
 
-Whatever else ends the command (SIGTERM, a closed terminal, a pipe that nobody reads any more) ends its
-session too; with --keep it stays.
+If anything else ends the command (SIGTERM, a closed terminal, a closed pipe), its session ends
+too. With --keep the session stays.
 
-Exit code: 0 ok, 1 error, 130 interrupted, 124 deadline passed, 70 lost; 129, 143 and 141 when a closed
-terminal, SIGTERM or a closed pipe ended the command.
+Exit code: 0 ok, 1 error, 130 interrupted, 124 deadline passed, 70 lost; 129, 143 and 141 when a
+closed terminal, SIGTERM or a closed pipe ended the command.
 
 Examples:
   windlass run job.py --deadline 5m
   echo 'input(\"name? \")' | windlass run -
-  windlass run setup.py --keep             the session stays for more
-  windlass run more.py --session SESSION   goes on in it
+  windlass run setup.py --keep             keep the session for later commands
+  windlass run more.py --session SESSION   run in that session
   windlass run get.py --allow-host pypi.org --memory 1G")]
 pub struct Args {
     /// The file to run, or - for standard input
@@ -54,20 +55,20 @@ pub struct Args {
         conflicts_with_all = ["workspace", "interpreter", "keep", "idle", "PolicyOptions"]
     )]
     session: Option<SessionId>,
-    /// Where the new session works; default: the current directory, unless it is a home
+    /// The workspace of the new session; default: the current directory, unless it is a home
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
-    /// The interpreter, or a virtual environment's directory
+    /// The interpreter, or the directory of a virtual environment
     #[arg(long, visible_alias = kinds::DEFAULT.name, value_name = "PATH")]
     interpreter: Option<PathBuf>,
-    /// Stop the code after so long, like 30s or 5m
+    /// Stop the code after this long, for example 30s or 5m
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     deadline: Option<Duration>,
-    /// Keep the new session afterwards
+    /// Keep the new session when the command ends
     #[arg(long)]
     keep: bool,
-    /// End the kept session when it has had no client and no turn for so long, or `never`; default: the
-    /// node's, usually 24h
+    /// End the kept session after this long without a client and without a turn, or `never`; default: the
+    /// node's setting, usually 24h
     #[arg(long, value_name = "DURATION", value_parser = duration::parse_timeout, requires = "keep")]
     idle: Option<Timeout>,
     #[command(flatten)]
@@ -76,9 +77,9 @@ pub struct Args {
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let code = read_code(&args.file, args.is_from_stdin())?;
-    let leaving = Leaving::start()?;
-    let ran = leaving.unless_left(run_code(&args, code, &leaving, terminal)).await;
-    leaving.end(ran).await
+    let guard = SessionGuard::start()?;
+    let ran = guard.unless_exiting(run_code(&args, code, &guard, terminal)).await;
+    guard.end(ran).await
 }
 
 impl Args {
@@ -90,18 +91,18 @@ impl Args {
 async fn run_code(
     args: &Args,
     code: String,
-    leaving: &Leaving,
+    guard: &SessionGuard,
     terminal: &mut Terminal,
 ) -> anyhow::Result<ExitCode> {
     let policy = args.policy.request()?;
-    let client = node_access::started().await?;
+    let client = node_access::connect_or_start().await?;
     let session = match &args.session {
         Some(id) => client.session(id).await?,
         None => {
-            let workspace = Workspace::choose(args.workspace.as_deref(), terminal)?;
+            let workspace = WorkspaceChoice::choose(args.workspace.as_deref(), terminal)?;
             let (afterwards, idle_s) = after_command(args.keep, args.idle);
             let made = create_in(&client, workspace, args.interpreter.as_deref(), policy, idle_s);
-            leaving.make(afterwards, made).await?
+            guard.create(afterwards, made).await?
         }
     };
     let submit = SubmitTurn {
@@ -112,24 +113,24 @@ async fn run_code(
     };
     let turn = client.submit_turn(&session.id, &submit).await?;
     let mut person = Person::new(terminal, answers(args.is_from_stdin())?)?;
-    leaving.follows();
-    let mut follower = Follower::new(&client, &session);
+    guard.leave_ctrl_c_to_turn();
+    let mut follower = SessionFollower::new(&client, &session);
     let followed = follower.turn(&turn, CtrlC::InterruptThenDetach, &mut person).await?;
-    finish(args, &client, &session.id, followed, leaving, terminal).await
+    finish(args, &client, &session.id, followed, guard, terminal).await
 }
 
-/// What becomes of a new session after its command, and the idle timeout that it is made with.
-pub fn after_command(keep: bool, idle: Option<Timeout>) -> (Afterwards, Option<u64>) {
+/// Whether to keep the new session after the command, and the idle timeout to create it with.
+pub fn after_command(keep: bool, idle: Option<Timeout>) -> (AfterCommand, Option<u64>) {
     match keep {
-        true => (Afterwards::Stays, idle.map(Timeout::seconds)),
-        false => (Afterwards::Ends, Some(IDLE.as_secs())),
+        true => (AfterCommand::KeepSession, idle.map(Timeout::seconds)),
+        false => (AfterCommand::EndSession, Some(IDLE.as_secs())),
     }
 }
 
-/// A new session that works there.
+/// Creates a session in the workspace.
 pub async fn create_in(
     client: &Client,
-    workspace: Workspace,
+    workspace: WorkspaceChoice,
     named: Option<&Path>,
     policy: Option<PolicyRequest>,
     idle_s: Option<u64>,
@@ -144,8 +145,8 @@ pub async fn create_in(
     Ok(client.create_session(&create).await?.session)
 }
 
-/// The node runs elsewhere: what names a place from here is made absolute. A bare name is left
-/// for the node to find on its PATH.
+/// Makes a relative path absolute, because the node has another working directory. Leaves a bare name for
+/// the node to look up on its PATH.
 fn interpreter(named: &Path) -> anyhow::Result<String> {
     let bare = named.components().count() == 1 && !named.is_dir();
     if bare { text(named) } else { text(&std::path::absolute(named)?) }
@@ -166,52 +167,52 @@ fn read_code(file: &Path, from_stdin: bool) -> anyhow::Result<String> {
     Ok(code)
 }
 
-/// Who answers: standard input, unless the code came from there.
-fn answers(code_from_stdin: bool) -> anyhow::Result<Option<Answers>> {
+/// Where answers to prompts come from: standard input, unless it delivers the code.
+fn answers(code_from_stdin: bool) -> anyhow::Result<Option<AnswerReader>> {
     if !code_from_stdin {
-        return Ok(Some(Answers::from_stdin()?));
+        return Ok(Some(AnswerReader::from_stdin()?));
     }
-    // Without a terminal to see the question on, nobody answers.
+    // Without a terminal that shows the prompt, there are no answers.
     let visible = std::io::stderr().is_terminal();
-    Ok(if visible { Answers::from_controlling_terminal().ok() } else { None })
+    Ok(if visible { AnswerReader::from_controlling_terminal().ok() } else { None })
 }
 
 async fn finish(
     args: &Args,
     client: &Client,
     session: &SessionId,
-    followed: Followed,
-    leaving: &Leaving,
+    followed: FollowEnd,
+    guard: &SessionGuard,
     terminal: &mut Terminal,
 ) -> anyhow::Result<ExitCode> {
     let outcome = match followed {
-        Followed::TurnEnded(outcome) => outcome,
-        Followed::Detached => {
-            leaving.stays();
+        FollowEnd::TurnEnded(outcome) => outcome,
+        FollowEnd::Detached => {
+            guard.keep_session();
             terminal.note(&format!(
-                "the turn goes on; come back with: windlass attach {session}; \
+                "detached; the turn keeps running. Follow it with: windlass attach {session}; \
                  end it with: windlass kill {session}"
             ))?;
             if !args.keep && args.session.is_none() {
                 let idle = duration::show(IDLE);
                 terminal.note(&format!(
-                    "when the turn has ended and nobody is there for {idle}, the session ends; \
+                    "the session ends {idle} after the turn, unless a client attaches; \
                      its output stays: windlass logs {session}"
                 ))?;
             }
             return Ok(ExitCode::from(exit::DETACHED));
         }
-        Followed::SessionEnded(reason) => {
+        FollowEnd::SessionEnded(reason) => {
             terminal.note(&format!("session {session} ended: {reason:?}"))?;
             return Ok(ExitCode::from(exit::LOST));
         }
     };
     if args.keep {
         terminal.note(&format!(
-            "session {session} stays; go on with: windlass repl --session {session}"
+            "session {session} stays; continue with: windlass repl --session {session}"
         ))?;
     } else {
-        leaving.close(client).await?;
+        guard.close(client).await?;
     }
     Ok(exit::code(outcome))
 }
@@ -221,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interpreter_that_names_a_place_is_made_absolute() {
+    fn an_interpreter_path_is_made_absolute_and_a_bare_name_is_not() {
         assert_eq!(interpreter(Path::new("python3")).unwrap(), "python3");
         assert_eq!(interpreter(Path::new("/usr/bin/python3")).unwrap(), "/usr/bin/python3");
         let here = std::env::current_dir().unwrap();

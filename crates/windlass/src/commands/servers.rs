@@ -1,4 +1,4 @@
-//! `windlass servers`: the MCP servers that the node runs. Never starts a node.
+//! `windlass servers`: lists the MCP servers that the node runs. Never starts a node.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -11,20 +11,20 @@ use crate::{duration, exit, node_access};
 
 /// List the MCP servers that the node runs
 ///
-/// They are named in the file mcp.json, below ~/.config/windlass or where WINDLASS_MCP_CONFIG says.
-/// Exits with 3 when no node is running, and with 1 when the file cannot be used.
+/// The file ~/.config/windlass/mcp.json, or the file that WINDLASS_MCP_CONFIG names, lists the servers.
+/// Exits with 3 if no node is running, and with 1 if the file is invalid.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// As JSON; null when there is no node
+    /// Print JSON; null if no node is running
     #[arg(long)]
     json: bool,
-    /// First wait until none of them is starting, for so long at most
+    /// First wait until no server is starting, at most this long
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     wait: Option<Duration>,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let Some(client) = node_access::present().await? else {
+    let Some(client) = node_access::connect_if_running().await? else {
         terminal.say(if args.json { "null" } else { "no node is running" })?;
         return Ok(ExitCode::from(exit::NO_NODE));
     };
@@ -39,7 +39,7 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
         return Ok(code);
     }
     if list.servers.is_empty() {
-        terminal.note(&format!("{} names no servers", list.config))?;
+        terminal.note(&format!("no MCP servers are listed in {}", list.config))?;
         return Ok(code);
     }
     let rows: Vec<_> = list.servers.iter().map(row).collect();
@@ -56,7 +56,7 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     Ok(code)
 }
 
-/// The servers once none of them is starting, or as they are after the wait.
+/// The servers as soon as none of them is starting, or their state when the wait is over.
 async fn settled(client: &Client, wait: Duration) -> Result<ServerList, ClientError> {
     let until = Instant::now() + wait;
     let mut query = ServersQuery::default();
@@ -76,7 +76,7 @@ fn row(server: &Server) -> [String; 7] {
         ServerSessions::ByPolicy => "by policy",
         ServerSessions::All => "all",
     };
-    // Under the name that code has for it, where that is another.
+    // Also show the name that code uses, if it differs.
     let name = if server.name == server.group {
         server.name.clone()
     } else {
@@ -98,7 +98,7 @@ fn state(server: &Server) -> String {
         ServerState::Starting => "starting".to_owned(),
         ServerState::Running => return "running".to_owned(),
         ServerState::Waiting => {
-            // Whole seconds, and never none.
+            // Round up to whole seconds.
             let left = server.restart_in_ms.unwrap_or(0).next_multiple_of(1000);
             let left = Duration::from_millis(left);
             format!("waiting to restart in {}", duration::show(left))

@@ -1,4 +1,4 @@
-//! `windlass status`: the node as it is now. Never starts one.
+//! `windlass status`: shows the state of the node. Never starts a node.
 
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -6,18 +6,18 @@ use std::time::{Duration, SystemTime};
 use crate::terminal::{Terminal, Tone};
 use crate::{duration, exit, node_access, storage_notes};
 
-/// Show the node
+/// Show the state of the node
 ///
-/// Exits with 3 when no node is running.
+/// Exits with 3 if no node is running.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// As JSON; null when there is no node
+    /// Print JSON; null if no node is running
     #[arg(long)]
     json: bool,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let Some(client) = node_access::present_or_told(terminal, args.json).await? else {
+    let Some(client) = node_access::connect_if_running_or_say(terminal, args.json).await? else {
         return Ok(ExitCode::from(exit::NO_NODE));
     };
     let status = client.node_status().await?;
@@ -43,7 +43,7 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// How long ago a moment in milliseconds since the Unix epoch was.
+/// Time since a moment, given in milliseconds since the Unix epoch.
 pub fn since(moment_ms: u64) -> Duration {
     let moment = SystemTime::UNIX_EPOCH + Duration::from_millis(moment_ms);
     SystemTime::now().duration_since(moment).unwrap_or_default()

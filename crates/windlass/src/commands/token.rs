@@ -1,4 +1,4 @@
-//! `windlass token`: what opens this node's TCP door, for its owner.
+//! `windlass token`: prints the token for this node's TCP door.
 
 use std::process::ExitCode;
 
@@ -6,17 +6,18 @@ use windlass_client::{ClientError, Dirs, Token};
 
 use crate::terminal::Terminal;
 
-/// Print the token of the TCP door
+/// Print the access token for the node's TCP door
 ///
-/// Whoever has it can run code as you. It is made when the node first listens, or here.
+/// Anyone who has the token can run code as your user. The token is created when the node first listens on
+/// TCP, or by this command.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   windlass up --listen 127.0.0.1:8040
   curl -H \"Authorization: Bearer $(windlass token)\" localhost:8040/v1/health
-  windlass token --rotate              make a new one; the old one opens nothing any more")]
+  windlass token --rotate              create a new token; the old one stops working")]
 pub struct Args {
-    /// Make a new one; the old one is refused from now on
+    /// Create a new token; the node refuses the old one from now on
     #[arg(long)]
     rotate: bool,
 }

@@ -1,4 +1,4 @@
-//! `windlass tools`: what the code of a session may call.
+//! `windlass tools`: lists the tools that the code of a session may call.
 
 use std::process::ExitCode;
 
@@ -7,30 +7,30 @@ use windlass_protocol::SessionId;
 use crate::node_access;
 use crate::terminal::{Terminal, Tone};
 
-/// Show what a session's code may call
+/// List the tools that the code of a session may call
 ///
-/// Tools of the node's MCP servers, as far as the session's policy names them, and tools that clients
-/// offer to it. Code calls them as `tools.NAME(...)`.
+/// These are the tools of the node's MCP servers that the session's policy allows, and the tools that clients
+/// offer to the session. Code calls a tool as `tools.NAME(...)`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   windlass tools SESSION
-  windlass tools SESSION read a file    what these words lead to, best first")]
+  windlass tools SESSION read a file    search for tools, best match first")]
 pub struct Args {
-    /// The session, as ps shows it
+    /// The session id, as listed by `windlass ps`
     #[arg(value_name = "SESSION")]
     session: SessionId,
-    /// Only what these words lead to
+    /// Search for tools that match these words
     #[arg(value_name = "WORDS")]
     words: Vec<String>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let words = (!args.words.is_empty()).then(|| args.words.join(" "));
-    let client = node_access::started().await?;
+    let client = node_access::connect_or_start().await?;
     let found = client.session_tools(&args.session, words.as_deref()).await?;
     if args.json {
         terminal.say(&serde_json::to_string_pretty(&found)?)?;
@@ -43,10 +43,12 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
         }
     }
     if found.tools.is_empty() {
-        terminal.note("nothing: `--tools` of a new session names tools of `windlass servers`")?;
+        terminal.note(
+            "no tools; start a session with `--tools RULE` to allow tools of `windlass servers`",
+        )?;
     }
     if found.more {
-        terminal.note("there are more: name words to look for")?;
+        terminal.note("there are more tools: add words to search for")?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `windlass up`: sees that a node runs, and that it listens where it is to.
+//! `windlass up`: starts the node if it is not running, and checks that it listens on the given address.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -10,16 +10,16 @@ use crate::duration::Timeout;
 use crate::terminal::Terminal;
 use crate::{duration, node_access};
 
-/// Start the node, if it does not run yet
+/// Start the node if it is not running
 ///
-/// Commands that need the node start it by themselves; this is for scripts that want it up before,
-/// and for a node that is to be reached over TCP.
+/// Commands that need the node start it themselves. Use this command in scripts that need the node earlier,
+/// or to make the node listen on TCP.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   windlass up
-  windlass up --listen 127.0.0.1:8040    also over TCP, for whoever has `windlass token`
-  windlass up --session-idle 2h          sessions that nobody uses end after two hours")]
+  windlass up --listen 127.0.0.1:8040    also listen on TCP; clients need `windlass token`
+  windlass up --session-idle 2h          end unused sessions after two hours")]
 pub struct Args {
     #[command(flatten)]
     pub listen: ListenArgs,
@@ -27,51 +27,51 @@ pub struct Args {
     pub defaults: DefaultsArgs,
 }
 
-/// What holds for sessions and turns that do not say themselves.
+/// Defaults for sessions and turns that set no value of their own.
 #[derive(Debug, Clone, clap::Args)]
 pub struct DefaultsArgs {
-    /// End sessions that had no client and no turn for so long, or `never`; default 24h
+    /// End a session after this long without a client and without a turn, or `never`; default: 24h
     #[arg(long, value_name = "DURATION", value_parser = duration::parse_timeout)]
     pub session_idle: Option<Timeout>,
-    /// Stop turns that run for so long, at most 7d, or `never`; default 24h
+    /// Stop a turn that runs this long, at most 7d, or `never`; default: 24h
     #[arg(long, value_name = "DURATION", value_parser = parse_deadline)]
     pub deadline: Option<Timeout>,
 }
 
 impl DefaultsArgs {
-    /// The same, for `windlass node`.
-    pub fn of_node(&self) -> Vec<OsString> {
+    /// The same options as arguments of `windlass node`.
+    pub fn node_args(&self) -> Vec<OsString> {
         let named = [("--session-idle", self.session_idle), ("--deadline", self.deadline)];
-        let said = named.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        said.flat_map(|(name, value)| [OsString::from(name), value.to_string().into()]).collect()
+        let given = named.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        given.flat_map(|(name, value)| [OsString::from(name), value.to_string().into()]).collect()
     }
 }
 
-/// A deadline that a turn may have.
+/// Parses a deadline within the allowed range.
 fn parse_deadline(text: &str) -> Result<Timeout, String> {
     let deadline = duration::parse_timeout(text).map_err(|error| error.to_string())?;
     match deadline.duration() {
         Some(longest) if duration::millis(longest) > DEADLINE_MS_MAX => {
-            Err("a deadline is at most 7d".to_owned())
+            Err("the maximum deadline is 7d".to_owned())
         }
         _ => Ok(deadline),
     }
 }
 
-/// Where the node's TCP door is to be.
+/// The address of the node's TCP door.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ListenArgs {
-    /// Serve over TCP too, for whoever has the token
+    /// Also listen on this TCP address; clients need the token
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
-    /// Let ADDRESS be one that other machines can reach; what is said there is not encrypted
+    /// Allow an ADDRESS that other machines can reach; the traffic is not encrypted
     #[arg(long, requires = "listen")]
     pub listen_anywhere: bool,
 }
 
 impl ListenArgs {
-    /// The same, for `windlass node`.
-    pub fn of_node(&self) -> Vec<OsString> {
+    /// The same options as arguments of `windlass node`.
+    pub fn node_args(&self) -> Vec<OsString> {
         let mut args = Vec::new();
         if let Some(address) = self.listen {
             args.push("--listen".into());
@@ -85,17 +85,18 @@ impl ListenArgs {
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let defaults = args.defaults.of_node();
+    let defaults = args.defaults.node_args();
     if !defaults.is_empty()
-        && let Some(client) = node_access::present().await?
+        && let Some(client) = node_access::connect_if_running().await?
     {
         let pid = client.node_status().await?.pid;
         anyhow::bail!(
-            "node {pid} runs already, with the defaults that it was started with: stop it with \
+            "node {pid} is already running and keeps the defaults it was started with: stop it with \
              `windlass down --keep-sessions`, then try again"
         );
     }
-    let client = node_access::started_with([args.listen.of_node(), defaults].concat()).await?;
+    let client =
+        node_access::connect_or_start_with([args.listen.node_args(), defaults].concat()).await?;
     let status = client.node_status().await?;
     let wanted = args.listen.listen;
     if let Some(wanted) = wanted
@@ -111,12 +112,12 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
 
 pub fn not_listening(pid: u32, wanted: SocketAddr) -> anyhow::Error {
     anyhow::anyhow!(
-        "node {pid} runs already and does not listen at {wanted}: stop it with \
+        "node {pid} is already running and does not listen on {wanted}: stop it with \
          `windlass down --keep-sessions`, then try again"
     )
 }
 
-/// Whether `real` is what `wanted` asks for; port 0 asks for any.
+/// Whether the address `real` satisfies `wanted`. Port 0 in `wanted` accepts every port.
 fn is_at(wanted: SocketAddr, real: Option<&str>) -> bool {
     let real: Option<SocketAddr> = real.and_then(|text| text.parse().ok());
     real.is_some_and(|real| {
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn port_zero_asks_for_any_port_of_that_address() {
+    fn port_zero_accepts_any_port_of_that_address() {
         let at = |wanted: &str, real| is_at(wanted.parse().unwrap(), real);
         assert!(at("127.0.0.1:80", Some("127.0.0.1:80")));
         assert!(at("127.0.0.1:0", Some("127.0.0.1:80")));

@@ -1,4 +1,4 @@
-//! Hosts on this machine, which keep what they hear.
+//! Hosts on this machine that record what they receive.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What every host that speaks HTTP answers.
+/// The reply of every HTTP host.
 pub const WORDS: &str = "words of the host";
 
-/// The answer of a host that was reached.
+/// The reply of a host that was reached.
 pub const REACHED: &str = "200 words of the host";
 
-/// A host on this machine, which keeps what it hears.
+/// A host on this machine that records what it receives.
 pub struct Host {
     pub address: SocketAddr,
     seen: Arc<Mutex<Seen>>,
@@ -28,7 +28,7 @@ struct Seen {
 pub enum Manner {
     /// Answers every request with [`WORDS`].
     Web,
-    /// Sends back what it hears.
+    /// Echoes what it receives.
     Echo,
 }
 
@@ -60,7 +60,7 @@ impl Host {
         self.seen.lock().unwrap().connections
     }
 
-    /// What it heard so far, in lower case.
+    /// Everything received so far, in lower case.
     pub fn heard(&self) -> String {
         String::from_utf8_lossy(&self.seen.lock().unwrap().heard).to_lowercase()
     }

@@ -1,4 +1,4 @@
-//! A session with a network, and what its code is told.
+//! A session with a network, and the results that its code sees.
 
 use windlass_client::Client;
 use windlass_client::protocol::SessionId;
@@ -7,10 +7,10 @@ use windlass_client::protocol::confinement::Isolation;
 use windlass_client::protocol::policy::{HostRule, HostRules, Network, PolicyRequest};
 use windlass_testkit::{TestNode, run_ok};
 
-/// What the code in every session has.
+/// Code that every session gets.
 const WAYS: &str = include_str!("ways.py");
 
-/// A session whose code has the [`WAYS`].
+/// A session whose code has the functions of [`WAYS`].
 pub struct Inside {
     pub client: Client,
     pub session: SessionId,
@@ -33,13 +33,13 @@ impl Inside {
         Self { client, session }
     }
 
-    /// What an expression of Python is.
+    /// The value of a Python expression.
     pub async fn says(&self, expression: &str) -> String {
         let text = run_ok(&self.client, &self.session, &format!("print({expression})")).await;
         text.trim_end().to_owned()
     }
 
-    /// What one of the [`WAYS`] says.
+    /// The result of one of the [`WAYS`].
     pub async fn ask(&self, way: &str, host: &str, port: u16) -> String {
         self.says(&format!("{way}({host:?}, {port})")).await
     }

@@ -1,6 +1,6 @@
-//! The contract's line on the network, 52, with a list of hosts: only those are reached, by name and
-//! through the proxy, whatever the code says or forges. Each thing refused is also looked for where
-//! it would have arrived: at the host.
+//! Contract line 52, network with a list of hosts: code reaches only those hosts, by name and through the
+//! proxy, whatever it sends or forges. Each refused attempt is also checked at the host where it would
+//! arrive.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod host;
@@ -18,7 +18,7 @@ use crate::inside::{Inside, rules};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// A way to a host by name: the function's name, and what it says of a host that no rule names.
+/// A way to reach a host by name: the function's name, and its result for a host that no rule names.
 const BY_NAME: [(&str, &str); 4] = [
     ("by_urllib", "403 Refused by policy.network.hosts: no rule names it"),
     ("by_tunnel_of_the_library", "403 Refused by policy.network.hosts: no rule names it"),
@@ -54,7 +54,7 @@ async fn contract_52_with_a_host_list_only_those_hosts_are_reached_by_every_way(
             assert_eq!(inside.ask(way, name, port).await, refusal, "{way} {name}:{port}");
         }
     }
-    // Not even a connection arrived: these are the next.
+    // No connection arrived at all: these are the next ones.
     assert_eq!(inside.ask("by_connect", "index.test", port).await, REACHED);
     assert_eq!(inside.ask("by_connect", "elsewhere.test", other_port).await, REACHED);
     assert_eq!((listed.connections(), other.connections()), (reached + 1, 1));
@@ -98,9 +98,9 @@ async fn contract_52_no_spelling_of_an_address_stands_for_a_host_of_the_list() {
         let code = format!("by_socks(socket.inet_pton(socket.AF_INET6, {packed:?}), {port})");
         assert_eq!(inside.says(&code).await, "reply 2", "{packed}");
     }
-    // The machine's own name is none of the list's either.
+    // The machine's own name is not in the list either.
     assert!(inside.ask("by_connect", "localhost", port).await.starts_with("403 "));
-    // The one that follows them all is the first that the host sees.
+    // The allowed request that follows is the first one that the host sees.
     assert_eq!(inside.ask("by_whole_uri", "index.test", port).await, REACHED);
     assert_eq!(host.connections(), 1);
 }
@@ -128,7 +128,7 @@ async fn contract_52_a_forged_host_header_reaches_no_other_host() {
         let refusal = "403 Refused by policy.network.hosts: the HTTP request asks for a host that \
                        is not allowed";
         assert_eq!(inside.says(&asked).await, refusal);
-        // A second request is looked at as the first was.
+        // A second request on the connection is checked like the first.
         let twice = format!(
             "(tunnel := {opened_by}('index.test', {port})) and \
              ask(tunnel, 'index.test', {port}) + ', ' + ask(tunnel, 'other.test', {port})"
@@ -136,7 +136,7 @@ async fn contract_52_a_forged_host_header_reaches_no_other_host() {
         assert_eq!(inside.says(&twice).await, format!("{REACHED}, {refusal}"), "{way}");
     }
     assert_eq!(host.heard().matches("get / ").count(), 2, "{}", host.heard());
-    // Where the URI says the host, it is the URI's that arrives.
+    // If the URI names a host, the request goes to the host of the URI.
     let asked = format!("by_whole_uri('index.test', {port}, ['Host: other.test'])");
     assert_eq!(inside.says(&asked).await, REACHED);
     let heard = host.heard();
@@ -177,10 +177,10 @@ async fn contract_52_a_forged_server_name_reaches_no_other_host() {
     assert!(refusals.contains(&("other.test".into(), port, reason.into())), "{refusals:?}");
 }
 
-/// The address by which this machine reaches others, if it has any.
+/// The address of this machine in its network, if it has one.
 fn outward_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-    // Nothing is sent: it only says which way a datagram to an address for examples would take.
+    // Sends nothing: connecting a datagram socket only selects the local address for an example destination.
     socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
     Some(socket.local_addr().unwrap().ip())
 }
@@ -207,13 +207,14 @@ async fn contract_52_with_a_host_list_sockets_without_the_proxy_reach_nothing() 
         }
         assert_eq!(listed.ask("by_connect", "index.test", port).await, REACHED);
         assert_eq!(host.connections(), 1, "by the proxy only");
-        // The same code gets there where nothing is in its way.
+        // The same code succeeds without a restriction.
         assert_eq!(open.ask("directly", &place, port).await, REACHED);
 
         let receiver = UdpSocket::bind((host.address.ip(), 0)).unwrap();
         receiver.set_read_timeout(Some(PATIENCE)).unwrap();
         let datagrams = receiver.local_addr().unwrap();
-        // Sent or not, it must not arrive: what follows it is the first that does.
+        // Whether the send succeeds or not, the packet must not arrive: the next packet is the first one that
+        // does.
         listed.ask("by_datagram", &place, datagrams.port()).await;
         receiver.send_to(b"from the test", datagrams).unwrap();
         let mut buffer = [0; 64];
@@ -226,7 +227,7 @@ async fn contract_52_with_a_host_list_sockets_without_the_proxy_reach_nothing() 
 }
 
 #[tokio::test]
-async fn contract_52_every_decision_is_counted_and_said() {
+async fn contract_52_every_decision_is_counted_and_reported() {
     let node = TestNode::start(PROGRAM).await.unwrap();
     let host = Host::new(Manner::Web).await;
     let port = host.port();

@@ -1,5 +1,5 @@
-//! Packages through the proxy: pip and curl, as they are, from an index on the list; and what they
-//! say where it is not.
+//! Packages through the proxy: unmodified pip and curl install from an index on the list, and report the
+//! refusal of one that is not.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -15,10 +15,10 @@ use windlass_testkit::{TestNode, python, turn, within};
 use crate::PROGRAM;
 use crate::inside::{Inside, rules};
 
-/// How long a virtual environment or an installation may take, on a machine that does much else.
+/// How long the creation of a virtual environment or an installation may take on a busy machine.
 const SLOW: Duration = Duration::from_secs(120);
 
-/// Makes an index with one small package below the directory that it is given.
+/// Creates an index with one small package in the given directory.
 const MAKE_INDEX: &str = r#"
 import pathlib, sys, zipfile
 
@@ -36,7 +36,7 @@ with zipfile.ZipFile(page / name, "w") as wheel:
 (page / "index.html").write_text(f'<!doctype html><a href="{name}">{name}</a>')
 "#;
 
-/// What the code has: a program run as a user would, with all that it said.
+/// Code that runs a program as a user would, and returns its output.
 const RUN: &str = r#"
 import os, subprocess, sys
 
@@ -52,7 +52,7 @@ struct Index {
     server: Child,
     port: u16,
     log: PathBuf,
-    // Last: removed after the server has ended.
+    // The last field: removed after the server has ended.
     _place: TempDir,
 }
 
@@ -79,7 +79,7 @@ impl Index {
         index
     }
 
-    /// The requests that it has seen.
+    /// The requests that the server has received.
     fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }
@@ -93,7 +93,7 @@ impl Drop for Index {
 }
 
 impl Inside {
-    /// Runs a program inside; whether it ended well, and what it said.
+    /// Runs a program in the session. Returns whether it succeeded, and its output.
     async fn run(&self, command: &[&str]) -> (bool, String) {
         let code = format!("print(run(*{command:?}))");
         let turn = within(SLOW, self.client.run_turn(&self.session, turn(code))).await.unwrap();
@@ -130,7 +130,7 @@ async fn contract_52_pip_installs_from_an_index_on_the_list_and_from_no_other() 
     let from = |address| [&install[..], &[address, "tinypkg"]].concat();
 
     let refusal = "Refused by policy.network.hosts: no rule names it";
-    // Of a plain index pip shows why only when it is asked to say much.
+    // For an index over plain HTTP, pip shows the reason only in verbose mode.
     let (installed, said) = elsewhere.run(&[&from(&plain)[..], &["-vv"]].concat()).await;
     assert!(!installed && said.contains(refusal), "{said}");
     let (installed, said) =
@@ -149,7 +149,7 @@ async fn contract_52_pip_installs_from_an_index_on_the_list_and_from_no_other() 
     check_curl(&listed, &elsewhere, &plain, refusal).await;
 }
 
-/// The same by curl, where this machine has it.
+/// The same with curl, if this machine has it.
 async fn check_curl(listed: &Inside, elsewhere: &Inside, index: &str, refusal: &str) {
     if Command::new("curl").arg("--version").stdout(Stdio::null()).status().is_err() {
         eprintln!("not tried: curl is not installed");

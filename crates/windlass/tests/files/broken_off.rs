@@ -1,4 +1,4 @@
-//! Clients that go away in the middle.
+//! Clients that disconnect in the middle of a request.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use windlass_testkit::{PATIENCE, processes, within};
 use crate::Place;
 
 impl Place {
-    /// Begins an upload and waits until the node takes its content.
+    /// Starts an upload and waits until the node accepts its content.
     async fn begin_upload(&self, method: &str, path: &str) -> UnixStream {
         let mut stream = UnixStream::connect(self.node.dirs().socket()).await.unwrap();
         let head = format!(
@@ -25,12 +25,11 @@ impl Place {
         stream
     }
 
-    /// Waits until nothing is in the workspace but these, and the node has no more descriptors than
-    /// before.
+    /// Waits until the workspace contains only these files, and the node has no more descriptors than before.
     async fn comes_to(&self, expected: &[&str], descriptors: usize) {
         let began = Instant::now();
         loop {
-            // A request of its own: what was begun before it has been gone on with.
+            // A separate request: the node has processed everything that started before it.
             self.client.node_status().await.unwrap();
             let open = processes::descriptors(self.node.pid()).unwrap();
             let there = self.on_disk();

@@ -1,4 +1,4 @@
-//! What is not as the client expects is left as it is, one file or many.
+//! A file that is not as the client expects is left unchanged, for one file and for many.
 
 use windlass_client::files::{Expect, WriteBackChange};
 use windlass_client::protocol::ErrorCode;
@@ -23,7 +23,7 @@ async fn a_put_with_a_condition_that_does_not_hold_writes_nothing() {
     let expect = Expect::Etag(first.etag);
     let second = place.put_if("f", "two", &expect).await.unwrap();
     assert_eq!(code(place.put_if("f", "lost", &expect).await), ErrorCode::FileConflict);
-    // The code's changes are changes too, also those that keep the length.
+    // Changes by the code count too, also those that keep the length.
     run_ok(&place.client, &place.session, "open('f', 'w').write('owt')").await;
     let expect = Expect::Etag(second.etag);
     assert_eq!(code(place.put_if("f", "lost", &expect).await), ErrorCode::FileConflict);
@@ -56,7 +56,7 @@ async fn a_write_back_writes_all_or_nothing() {
     assert_eq!(place.on_disk(), now);
     assert_eq!(std::fs::read(place.work().join("a")).unwrap(), large);
 
-    // What it says of each file is what the next write-back needs.
+    // The reply for each file has what the next write-back needs.
     let b = back.written[1].etag.clone();
     let changes = vec![
         put("sub/b", "newest b", Expect::Etag(b)),
@@ -85,7 +85,7 @@ async fn a_write_back_that_fails_in_the_middle_is_undone() {
     let place = Place::new().await;
     place.put("a", "old a").await.unwrap();
     place.put("gone", "soon").await.unwrap();
-    // Each is fine by itself; together the last has no directory to be in.
+    // Each change is valid alone. Together, the last one has no directory.
     let changes = vec![
         put("a", "new a", Expect::Anything),
         delete("gone", Expect::Anything),

@@ -1,4 +1,4 @@
-//! Ways out of the workspace, and into what its policy hides: none leads anywhere.
+//! Ways out of the workspace, and into what its policy hides: none succeeds.
 
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::{Place, code, everything};
 const RACE: Duration = Duration::from_secs(3);
 
 impl Place {
-    /// That no act on the path does anything but be refused.
+    /// Every operation on the path is refused.
     async fn check_refused(&self, path: &str) {
         let before = self.on_disk();
         assert_eq!(code(self.get(path).await), ErrorCode::PathRefused, "get {path}");
@@ -66,7 +66,7 @@ async fn no_path_leads_out_of_the_workspace() {
     ] {
         place.check_refused(path).await;
     }
-    // The link itself is never followed, nor written through, and goes alone.
+    // A symlink is never followed or written through. A delete removes only the symlink itself.
     for path in ["absolute", "relative"] {
         assert_eq!(code(place.get(path).await), ErrorCode::PathRefused);
         assert_eq!(code(place.put(path, "x").await), ErrorCode::PathRefused);
@@ -76,21 +76,21 @@ async fn no_path_leads_out_of_the_workspace() {
     let gone = place.client.delete_file(&place.session, "sub/twice/file", &Expect::Anything).await;
     assert_eq!(code(gone), ErrorCode::FileNotFound, "its way is gone");
     assert_eq!(everything(&place.outside()), ["file"]);
-    // One that stays inside is a way like any other.
+    // A symlink that stays inside the workspace works like any other path.
     symlink("sub", place.work().join("inside")).unwrap();
     place.put("inside/f", "f").await.unwrap();
     assert_eq!(place.get("sub/f").await.unwrap(), "f");
 }
 
 #[tokio::test]
-async fn a_link_that_is_swapped_in_all_the_time_leads_nowhere() {
+async fn a_symlink_that_is_swapped_in_repeatedly_is_never_followed() {
     let place = Place::new().await;
     let make = format!(
         "import ctypes, os; os.mkdir('real'); os.symlink({:?}, 'link')",
         place.outside().display().to_string()
     );
     run_ok(&place.client, &place.session, &make).await;
-    // AT_FDCWD twice, and RENAME_EXCHANGE: there is always one of the two.
+    // Twice AT_FDCWD, and RENAME_EXCHANGE: one of the two always exists.
     let swap = "exchange, rounds = ctypes.CDLL(None).renameat2, 0
 while not os.path.exists('stop'):
     assert exchange(-100, b'real', -100, b'link', 2) == 0
@@ -133,7 +133,7 @@ print(rounds > 1000)";
 }
 
 #[tokio::test]
-async fn what_the_policy_hides_is_not_there_by_any_name() {
+async fn hidden_paths_do_not_exist_by_any_name() {
     let place = Place::with(|work, policy| {
         std::fs::create_dir_all(work.join("sub/secret")).unwrap();
         std::fs::write(work.join("sub/secret/key"), "hidden").unwrap();
@@ -166,7 +166,7 @@ async fn what_the_policy_hides_is_not_there_by_any_name() {
 async fn pipes_sockets_and_directories_are_never_opened() {
     let place = Place::new().await;
     run_ok(&place.client, &place.session, "import os; os.mkfifo('pipe'); os.mkdir('dir')").await;
-    // The code itself can make no socket with a path in a workspace.
+    // The code itself cannot create a socket with a path in a workspace.
     let _socket = std::os::unix::net::UnixListener::bind(place.work().join("socket")).unwrap();
     for path in ["pipe", "socket", "dir"] {
         let read = within(PATIENCE, place.get(path)).await;
@@ -174,7 +174,7 @@ async fn pipes_sockets_and_directories_are_never_opened() {
         let written = within(PATIENCE, place.put(path, "x")).await;
         assert_eq!(code(written), ErrorCode::PathRefused, "{path}");
     }
-    // What can be listed can be removed.
+    // Everything that can be listed can be removed.
     for path in ["pipe", "socket", "dir"] {
         place.client.delete_file(&place.session, path, &Expect::Anything).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! What is too much is refused by name, and leaves nothing behind.
+//! Requests over a limit are refused by name, and leave nothing behind.
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use windlass_client::files::{Expect, FileContent, WriteBackChange};
@@ -11,7 +11,7 @@ use crate::{PROGRAM, Place, code, everything, start};
 async fn a_file_over_the_policys_limit_is_refused() {
     let place = Place::with(|_, policy| policy.limits.file_bytes = Some(100_000)).await;
     place.put("fits", &"x".repeat(100_000)).await.unwrap();
-    // Its length announced, and found out.
+    // Once with an announced length, once with a length that is only found while reading.
     let large = "x".repeat(5_000_000);
     assert_eq!(code(place.put("large", &large).await), ErrorCode::MessageTooLarge);
     let content = FileContent::reader(std::io::Cursor::new(large.clone().into_bytes()));
@@ -53,11 +53,11 @@ async fn a_write_back_has_at_most_ten_thousand_changes() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_said_by_name_and_nothing_is_left_on_it() {
+async fn a_full_disk_is_reported_by_name_and_nothing_is_left_on_it() {
     let home = tempfile::tempdir().unwrap();
     let disk = home.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
-    // Whoever may not mount has no disk of its own to fill.
+    // Without the right to mount there is no small disk to fill.
     let options = Some(c"size=4m");
     if mount("windlass-files", &disk, "tmpfs", MountFlags::empty(), options).is_err() {
         windlass_testkit::skip("this user cannot mount a small disk");

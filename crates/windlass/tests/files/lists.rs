@@ -1,4 +1,4 @@
-//! Lists: in order, in pages, and only of what is there.
+//! Lists: in order, in pages, and only of existing entries.
 
 use windlass_client::protocol::ErrorCode;
 use windlass_client::protocol::api::{FileKind, FilesQuery};
@@ -7,7 +7,7 @@ use windlass_testkit::run_ok;
 use crate::{Place, code};
 
 impl Place {
-    /// All pages of a list, so many entries each.
+    /// All pages of a list, with this many entries each.
     async fn listed(&self, path: &str, recursive: bool, limit: usize) -> Vec<String> {
         let mut query =
             FilesQuery { path: path.to_owned(), recursive, after: None, limit: Some(limit) };
@@ -46,7 +46,7 @@ async fn a_list_is_in_order_and_the_same_in_pages_of_any_size() {
 }
 
 #[tokio::test]
-async fn an_entry_says_what_it_is() {
+async fn an_entry_has_its_kind_and_size() {
     let place = Place::new().await;
     let written = place.put("file", "12345").await.unwrap();
     let make = "import os; os.mkdir('dir'); os.symlink('file', 'link'); os.mkfifo('pipe')";

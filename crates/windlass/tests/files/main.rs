@@ -1,5 +1,5 @@
-//! Files of a workspace through the HTTP door: a real node, a real Python that does its worst with
-//! its directories meanwhile.
+//! Files of a workspace through the HTTP door: a real node, and a real Python that interferes with the
+//! directories meanwhile.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod broken_off;
@@ -22,12 +22,12 @@ use windlass_testkit::{TestNode, outside_of_tmp};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
-/// A session in a directory that the test can look into, with another one beside it.
+/// A session in a directory that the test can read, with another directory beside it.
 struct Place {
     node: TestNode,
     client: Client,
     session: SessionId,
-    /// Not below `/tmp`, where sessions have files of their own.
+    /// Not below `/tmp`, which is private in a session.
     home: tempfile::TempDir,
 }
 
@@ -36,7 +36,7 @@ impl Place {
         Self::with(|_, _| {}).await
     }
 
-    /// With a policy that is changed by the test, which is told the workspace.
+    /// With a policy that the test changes; the test gets the workspace path.
     async fn with(change: impl FnOnce(&Path, &mut PolicyRequest)) -> Self {
         let node = TestNode::start(PROGRAM).await.unwrap();
         let home = outside_of_tmp(env!("CARGO_TARGET_TMPDIR"));
@@ -78,13 +78,13 @@ impl Place {
         Ok(String::from_utf8(bytes.to_vec()).unwrap())
     }
 
-    /// Everything in the workspace, by the file system's word.
+    /// Everything in the workspace, read from the file system.
     fn on_disk(&self) -> Vec<String> {
         everything(&self.work())
     }
 }
 
-/// A session without placeholders for protected names, which would be in every list.
+/// A session without placeholders for protected names, which would appear in every list.
 async fn start(client: &Client, create: &CreateSession) -> SessionId {
     let mut create = create.clone();
     let policy = create.policy.get_or_insert_default();
@@ -93,7 +93,7 @@ async fn start(client: &Client, create: &CreateSession) -> SessionId {
     client.create_session(create).await.unwrap().session.id
 }
 
-/// Every name below a directory, in order. What goes away meanwhile is not in it.
+/// Every name below a directory, in order. Entries that vanish meanwhile are left out.
 fn everything(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut open = vec![root.to_owned()];

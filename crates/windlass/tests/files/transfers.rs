@@ -1,4 +1,4 @@
-//! Whole files and parts of them, there and back.
+//! Transfers of whole files and of ranges, in both directions.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -13,14 +13,14 @@ use crate::{Place, code};
 
 const LARGE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// What the node may need for a file of any size.
+/// Memory that the node may need for a file of any size.
 const GROWTH_MAX: u64 = 16 * 1024 * 1024;
 
 #[tokio::test]
 async fn a_large_file_goes_there_and_back_in_little_memory() {
     let place = Place::new().await;
     let node = place.node.pid();
-    // The first of each warms what every transfer needs.
+    // The first transfer in each direction warms up what every transfer needs.
     place.put("warm", "up").await.unwrap();
     place.get("warm").await.unwrap();
     let before = processes::peak_rss_bytes(node).unwrap();
@@ -79,7 +79,7 @@ async fn code_and_client_see_each_others_files_at_once() {
     let code = "t = open('sub/dir/in.txt').read(); open('out ü.txt', 'w').write(t.upper()); t";
     assert_eq!(run_ok(&place.client, &place.session, code).await, "'from the client'\n");
     assert_eq!(place.get("out ü.txt").await.unwrap(), "FROM THE CLIENT");
-    // Only a name, whatever else it means at the door.
+    // Only a file name, although it has another meaning in the URL.
     place.put("watch", "a file").await.unwrap();
     assert_eq!(place.get("watch").await.unwrap(), "a file");
     let deleted = place.client.delete_file(&place.session, "watch", &Expect::Anything).await;

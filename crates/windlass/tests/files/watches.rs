@@ -1,4 +1,4 @@
-//! Watching: what code and clients do is told, and what is hidden is not.
+//! Watching: changes by code and clients are reported, hidden paths are not.
 
 use windlass_client::files::{Expect, FileWatch};
 use windlass_client::protocol::ErrorCode;
@@ -7,7 +7,7 @@ use windlass_testkit::{PATIENCE, run_ok, within};
 
 use crate::{Place, code};
 
-/// Every event up to the one that says that `path` is or is not there.
+/// Every event up to the one that reports that `path` exists or not.
 async fn until(
     watch: &mut FileWatch,
     kind: FileEventKind,
@@ -31,7 +31,7 @@ fn is(heard: &[(FileEventKind, String)], expected: &[(FileEventKind, &str)]) {
 }
 
 #[tokio::test]
-async fn a_watch_tells_what_code_and_clients_do() {
+async fn a_watch_reports_changes_by_code_and_clients() {
     use FileEventKind::{Changed, Made, Removed};
     let place = Place::new().await;
     let mut watch = place.client.watch_files(&place.session, "").await.unwrap();
@@ -60,7 +60,7 @@ async fn directories_that_come_later_are_watched_too() {
     }
     run_ok(&place.client, &place.session, "open('x/y/z/second', 'w').close()").await;
     until(&mut watch, Made, "x/y/z/second").await;
-    // Moved, they have their new names.
+    // After a move they have their new names.
     run_ok(&place.client, &place.session, "os.rename('x', 'moved')").await;
     let heard = until(&mut watch, Made, "moved/y/z/second").await;
     assert!(heard.contains(&(Removed, "x".to_owned())), "{heard:?}");
@@ -93,7 +93,7 @@ async fn a_watch_leaves_out_what_is_hidden_and_what_is_elsewhere() {
 }
 
 #[tokio::test]
-async fn more_directories_than_can_be_watched_are_told_of_as_such() {
+async fn too_many_directories_to_watch_are_reported() {
     let place = Place::new().await;
     for number in 0..4200 {
         std::fs::create_dir(place.work().join(number.to_string())).unwrap();
@@ -101,7 +101,7 @@ async fn more_directories_than_can_be_watched_are_told_of_as_such() {
     let mut watch = place.client.watch_files(&place.session, "").await.unwrap();
     let event = within(PATIENCE, watch.next()).await.unwrap().unwrap();
     assert_eq!(event.kind, FileEventKind::Overflow);
-    // The first of them are watched all the same.
+    // The first directories are still watched.
     place.put("new", "").await.unwrap();
     until(&mut watch, FileEventKind::Made, "new").await;
 }

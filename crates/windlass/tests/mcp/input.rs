@@ -1,5 +1,5 @@
-//! Code that asks for a line: by a request of the server's, by an answer, or as a state of the
-//! turn, as the client can; a secret by none of them.
+//! Code that reads a line: the client answers by an elicitation request, by a repeated call, or by the tool
+//! `continue`, as its capabilities allow. A secret goes through none of them.
 
 use serde_json::{Value, json};
 use windlass_testkit::mcp::{STATELESS, output_of, text_of};
@@ -38,7 +38,7 @@ async fn a_client_that_can_ask_is_asked_within_its_call() {
     assert_eq!(said(&reply, "outcome"), "ok", "{reply}");
     assert!(output_of(&reply).ends_with("hello bob\n"), "{reply}");
 
-    // Two questions of one turn, in a revision that knows only one kind of form.
+    // Two prompts in one turn, in a revision that knows only one kind of form.
     let mut agent = client(&place, "2025-06-18", json!({"elicitation": {}})).await;
     let id = agent.send("tools/call", run("print(input('a? ') + input('b? '))")).unwrap();
     for (question, answer) in [("a?", "4"), ("b?", "2")] {
@@ -74,7 +74,7 @@ async fn a_call_that_is_cancelled_while_its_user_is_asked_stops_its_turn() {
     let id = agent.send("tools/call", run(ASKS)).unwrap();
     agent.said("elicitation/create").await.unwrap();
     agent.notify("notifications/cancelled", json!({"requestId": id})).unwrap();
-    // What it waits behind is over.
+    // The turn that the next call waits behind is over.
     assert_eq!(agent.run_ok("x").await, "5\n");
 }
 
@@ -94,7 +94,7 @@ async fn a_client_of_the_newest_revision_is_asked_by_an_answer_and_comes_back() 
         again["inputResponses"] = json!({"input": accepted(answer)});
         asked = agent.request("tools/call", again).await.unwrap().unwrap();
     }
-    // The code ran once, whatever the call was given again.
+    // The code ran once, although the call was repeated.
     assert!(output_of(&asked).ends_with("42 1\n"), "{asked}");
     assert!(!agent.has_said("elicitation/create"));
 }
@@ -113,7 +113,7 @@ async fn a_state_that_was_damaged_is_an_error_of_the_protocol_and_answers_nothin
         let refused = agent.request("tools/call", again).await.unwrap().unwrap_err();
         assert_eq!(refused["code"], -32602, "{damaged:?}: {refused}");
     }
-    // An answer that is none is asked for again; the whole state is still good, also elsewhere.
+    // An invalid answer is requested again. The original state is still valid, also for another client.
     let mut again = run(ASKS);
     again["requestState"] = json!(state);
     let asked = agent.request("tools/call", again.clone()).await.unwrap().unwrap();
@@ -138,7 +138,7 @@ async fn a_client_that_cannot_ask_answers_by_continue() {
         assert_eq!(said(&reply, "outcome"), "ok", "{revision}: {reply}");
         assert!(output_of(&reply).ends_with("hello bob\n"), "{revision}: {reply}");
         assert!(!agent.has_said("elicitation/create"), "{revision}");
-        // Nobody asks now.
+        // There is no open prompt now.
         let refused = agent.call("continue", json!({"input": "bob"})).await;
         assert!(is_error(&refused), "{revision}: {refused}");
     }
@@ -161,7 +161,7 @@ async fn a_secret_goes_neither_through_a_form_nor_through_the_model() {
         let refused = agent.call("continue", json!({"input": "swordfish"})).await;
         assert!(is_error(&refused), "{revision}: {refused}");
         assert!(text_of(&refused).contains("windlass attach"), "{refused}");
-        // It was not given on the way either.
+        // The secret was not sent on the way either.
         let waits = agent.call("continue", json!({"wait_seconds": 0})).await;
         assert_eq!(said(&waits, "state"), "waiting_for_input", "{revision}: {waits}");
         assert!(!agent.has_said("elicitation/create"), "{revision}");
@@ -174,7 +174,7 @@ async fn a_secret_goes_neither_through_a_form_nor_through_the_model() {
 async fn a_secret_that_a_state_is_made_up_for_is_not_taken() {
     let place = place();
     let mut agent = client(&place, STATELESS, json!({"elicitation": {}})).await;
-    // A first question in the open, whose state then comes back for the secret that follows.
+    // The first prompt is not secret. Its state is then replayed for the secret prompt that follows.
     let code = "import getpass\na = input('a? ')\nb = getpass.getpass('Password: ')\nprint(a, b)";
     let asked = agent.request("tools/call", run(code)).await.unwrap().unwrap();
     let mut again = run(code);

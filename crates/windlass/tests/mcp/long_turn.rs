@@ -8,11 +8,11 @@ use windlass_testkit::{Gate, McpClient, PATIENCE, TestNode, within};
 
 use crate::{is_error, kill_node, place, said, task_client};
 
-/// How long a long turn lasts; an hour takes an hour and goes the same way.
+/// Duration of a long turn. A turn of an hour works the same way.
 const SECONDS: &str = "WINDLASS_TEST_LONG_TURN_SECONDS";
 const SECONDS_DEFAULT: f64 = 3.0;
 
-/// How long one look of a client lasts.
+/// Duration of one poll of a client.
 const LOOK_SECONDS: f64 = 20.0;
 
 fn seconds() -> f64 {
@@ -20,7 +20,7 @@ fn seconds() -> f64 {
     said.unwrap_or(SECONDS_DEFAULT)
 }
 
-/// Runs `code`, and is killed while it runs. Its node is killed too.
+/// Runs `code`, and kills the client while it runs. Kills its node too.
 async fn run_and_die(place: &TestNode, revision: &str, code: &str) {
     let builder = McpClient::builder(place).with_gates().revision(revision);
     let mut agent = builder.start().await.unwrap();
@@ -39,7 +39,7 @@ async fn a_turn_outlives_client_bridge_and_node_and_a_new_client_reads_its_resul
         let gate = Gate::new("outlives").unwrap();
         let code = format!("print('begun', flush=True)\n{}x + 2", gate.python());
         run_and_die(&place, revision, &code).await;
-        // Its session is held by its keeper, and nobody else is there.
+        // Only the keeper holds the session now.
         let running = within(PATIENCE, gate.reached()).await.unwrap();
         let mut next = McpClient::builder(&place).with_gates().start().await.unwrap();
         let reply = next.call("continue", json!({"wait_seconds": 0})).await;
@@ -98,7 +98,7 @@ async fn a_task_outlives_client_bridge_and_node_and_a_new_client_reads_its_resul
             break got;
         }
         assert!(Instant::now() < until, "it still runs: {got}");
-        // A look that waits, so that this loop does not spin.
+        // A request that waits, so that this loop does not spin.
         next.call("continue", json!({"wait_seconds": 1})).await;
     };
     assert!(began.elapsed().as_secs_f64() >= seconds, "it ended early: {done}");

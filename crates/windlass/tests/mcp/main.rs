@@ -1,5 +1,5 @@
-//! The MCP door through `windlass mcp`, as an agent meets it: a real bridge, a real node, a real
-//! Python. The contract's lines are in `contract_mcp`.
+//! The MCP door through `windlass mcp`, as an agent uses it: a real bridge, a real node, a real Python. The
+//! contract lines are in `contract_mcp`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod input;
@@ -14,13 +14,13 @@ mod tools;
 use serde_json::{Value, json};
 use windlass_testkit::{McpClient, TestNode, processes};
 
-/// Directories of the test's own; the first call that needs a node starts it in them.
+/// Private directories. The first call that needs a node starts it in them.
 fn place() -> TestNode {
     TestNode::builder(env!("CARGO_BIN_EXE_windlass")).prepare().unwrap()
 }
 
-/// A client of the revision without a beginning that takes tasks' handles, and can ask its user
-/// where it says so.
+/// A client of the stateless revision that accepts task handles, and can ask its user if the capabilities say
+/// so.
 fn task_client(place: &TestNode, elicitation: bool) -> windlass_testkit::mcp::McpClientBuilder {
     let mut capabilities = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
     if elicitation {
@@ -30,7 +30,7 @@ fn task_client(place: &TestNode, elicitation: bool) -> windlass_testkit::mcp::Mc
     McpClient::builder(place).revision(revision).capabilities(capabilities).with_gates()
 }
 
-/// Kills the one node of the place as a crash would.
+/// Kills the only node of this directory with SIGKILL.
 fn kill_node(place: &TestNode) {
     let nodes: Vec<u32> = processes::nodes(place.base()).into_iter().collect();
     assert_eq!(nodes.len(), 1, "{nodes:?}");
@@ -38,7 +38,7 @@ fn kill_node(place: &TestNode) {
     assert!(processes::wait_gone(nodes[0], windlass_testkit::PATIENCE));
 }
 
-/// What a turn's answer says, besides the readable text.
+/// A field of the structured content of a turn's result.
 fn said<'r>(reply: &'r Value, field: &str) -> &'r Value {
     &reply["structuredContent"][field]
 }

@@ -1,4 +1,4 @@
-//! Output over the budget of a reply: what is shown, what is linked, and how the rest is read.
+//! Output over the byte budget of a reply: what is shown, what is linked, and how to read the rest.
 
 use serde_json::{Value, json};
 use windlass_testkit::McpClient;

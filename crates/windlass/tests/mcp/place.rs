@@ -1,4 +1,4 @@
-//! Which session an agent works in, where that is, and what it may touch there.
+//! Which session an agent uses, where it works, and what it may access there.
 
 use std::path::Path;
 
@@ -39,7 +39,7 @@ async fn sessions_are_of_a_directory_a_client_and_a_name() {
     assert_eq!(output_of(&named), "False\n");
     assert!(text_of(&named).contains("new session"), "{named}");
 
-    // By its whole id it can be read, and is not worked in.
+    // With its full id, the session's output can be read, but no code runs in it.
     let whole = agent.run("print('mine')").await;
     let session = said(&whole, "session");
     for other in &mut others[..2] {
@@ -49,7 +49,8 @@ async fn sessions_are_of_a_directory_a_client_and_a_name() {
         assert!(is_error(&refused), "{refused}");
         assert!(text_of(&refused).contains("not one of this client's"), "{refused}");
     }
-    // Nor is it asked for: a client that could ask its user only sees that it waits.
+    // Its prompts are not forwarded either: a client that could ask its user only sees that the session
+    // waits.
     let asks = own().name("asking").capabilities(json!({"elicitation": {}}));
     let mut asking = asks.start().await.unwrap();
     agent.call("run", json!({"code": "_ = input('name? ')", "wait_seconds": 1})).await;
@@ -57,7 +58,7 @@ async fn sessions_are_of_a_directory_a_client_and_a_name() {
     assert_eq!(said(&waits, "state"), "waiting_for_input", "{waits}");
     assert!(!asking.has_said("elicitation/create"));
     agent.call("continue", json!({"input": "ada"})).await;
-    // Not even that by who is to keep to a policy of its own.
+    // A client with its own policy cannot even read it.
     for tool in ["read_output", "continue", "interrupt", "reset"] {
         let refused = others[2].call(tool, json!({"session": session})).await;
         assert!(is_error(&refused), "{tool}: {refused}");
@@ -100,7 +101,7 @@ async fn a_read_only_agent_cannot_write_where_it_works() {
 }
 
 #[tokio::test]
-async fn an_agent_started_in_the_home_or_in_the_root_has_a_directory_of_its_own() {
+async fn an_agent_started_in_the_home_or_in_the_root_gets_a_separate_workspace() {
     let place = place();
     let home = place.base().join("home");
     for directory in [home.as_path(), Path::new("/")] {

@@ -1,4 +1,4 @@
-//! The revisions of the protocol: each is spoken as its client asks for it.
+//! The revisions of the protocol: the server uses the one that the client requests.
 
 use serde_json::{Value, json};
 use windlass_testkit::McpClient;
@@ -7,7 +7,7 @@ use windlass_testkit::mcp::{STATELESS, WITH_A_BEGINNING};
 use crate::{is_error, place};
 
 #[tokio::test]
-async fn every_revision_is_spoken_as_its_client_asks_for_it() {
+async fn the_server_uses_the_revision_that_the_client_requests() {
     let place = place();
     for revision in WITH_A_BEGINNING {
         let mut agent = McpClient::builder(&place).revision(revision).spawn().unwrap();
@@ -27,7 +27,7 @@ async fn every_revision_is_spoken_as_its_client_asks_for_it() {
 }
 
 #[tokio::test]
-async fn a_client_of_a_revision_that_nobody_knows_is_offered_one_that_is_spoken() {
+async fn a_client_of_an_unknown_revision_is_offered_a_known_one() {
     let place = place();
     let mut agent = McpClient::builder(&place).revision("2020-01-01").spawn().unwrap();
     let begun = agent.initialize().await.unwrap();

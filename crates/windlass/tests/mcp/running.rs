@@ -1,4 +1,4 @@
-//! A call that waits for its turn: told how it goes, cancelled, overtaken.
+//! A call that waits for its turn: progress, cancellation, and calls that overtake it.
 
 use serde_json::{Value, json};
 use windlass_testkit::mcp::{STATELESS, output_of};
@@ -11,7 +11,7 @@ fn run(code: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_long_turn_tells_of_its_progress_to_clients_that_ask_for_it() {
+async fn a_long_turn_reports_progress_to_clients_that_request_it() {
     let place = place();
     for revision in [STATELESS, "2025-11-25"] {
         let gate = Gate::new("progress").unwrap();
@@ -34,7 +34,7 @@ async fn a_long_turn_tells_of_its_progress_to_clients_that_ask_for_it() {
         running.open().await.unwrap();
         let reply = agent.answer(id).await.unwrap().unwrap();
         assert_eq!(output_of(&reply), "half way\n'done'\n", "{revision}");
-        // Who does not ask is not told.
+        // A client that requests no progress gets none.
         let quiet = run("import time; time.sleep(1.3)");
         assert!(agent.request("tools/call", quiet).await.unwrap().is_ok());
         assert!(!agent.has_said("notifications/progress"), "{revision}");
@@ -53,7 +53,7 @@ async fn a_cancelled_call_stops_its_turn_and_the_session_goes_on() {
         let _running = within(PATIENCE, gate.reached()).await.unwrap();
         let cancel = json!({"requestId": id, "reason": "no longer wanted"});
         agent.notify("notifications/cancelled", cancel).unwrap();
-        // Its end is what the next call waits for; nobody lets it pass the gate.
+        // The next call waits for its end, and the gate stays closed.
         assert_eq!(agent.run_ok("x").await, "5\n", "{revision}");
         let stopped = agent.call("read_output", json!({})).await;
         assert!(output_of(&stopped).contains("KeyboardInterrupt"), "{revision}: {stopped}");

@@ -1,4 +1,4 @@
-//! Long turns as tasks, for clients that take them.
+//! Long turns as tasks, for clients that support tasks.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use windlass_testkit::{Gate, McpClient, PATIENCE, within};
 
 use crate::{place, said, task_client};
 
-/// Starts `code` as a task; its handle.
+/// Starts `code` as a task, and returns its handle.
 async fn begin(agent: &mut McpClient, code: &str) -> String {
     let handle = agent.call("run", json!({"code": code, "wait_seconds": 0})).await;
     assert_eq!(handle["resultType"], "task", "{handle}");
@@ -19,7 +19,7 @@ async fn get(agent: &mut McpClient, task: &str) -> Value {
     agent.request("tasks/get", json!({"taskId": task})).await.unwrap().unwrap()
 }
 
-/// Looks at the task until it has this status; looks that wait, at the turn, are between.
+/// Polls the task until it has this status. Each poll waits for the turn.
 async fn get_once(agent: &mut McpClient, task: &str, status: &str) -> Value {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -76,7 +76,7 @@ async fn a_cancelled_task_is_stopped_and_its_session_goes_on() {
     assert!(cancelled.is_ok(), "{cancelled:?}");
     get_once(&mut agent, &task, "cancelled").await;
     assert_eq!(agent.run_ok("x").await, "5\n");
-    // It is over: cancelling it once more changes nothing.
+    // The task is over: a second cancellation changes nothing.
     let again = agent.request("tasks/cancel", json!({"taskId": task})).await.unwrap();
     assert!(again.is_ok(), "{again:?}");
 }

@@ -1,4 +1,4 @@
-//! The tools: listed without a node, and answering in the shapes that they say.
+//! The tools: listed without a node, with results that match their schemas.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use windlass_testkit::mcp::{STATELESS, output_of, text_of};
 
 use crate::{is_error, place, said};
 
-/// In the place of the id of the turn that asks for input.
+/// Placeholder for the id of the turn that waits for input.
 const ASKING: &str = "the one that asks";
 
-/// From the start of the bridge to the list, on a busy machine; the figure is in the bench.
+/// Time from the start of the bridge to the list, on a busy machine; the bench has the exact figure.
 const LISTED_WITHIN: Duration = Duration::from_secs(1);
 
 #[tokio::test]
@@ -70,14 +70,14 @@ async fn an_exception_and_wrong_arguments_are_errors_of_the_tool_and_no_tool_is_
         assert_eq!(unknown["code"], -32602, "{unknown}");
         let unknown = agent.request("tools/burn", json!({})).await.unwrap().unwrap_err();
         assert_eq!(unknown["code"], -32601, "{unknown}");
-        // It goes on, whatever it was asked.
+        // The bridge keeps serving after invalid requests.
         assert_eq!(agent.run_ok("6 * 7").await, "42\n");
     }
 }
 
 #[tokio::test]
 async fn an_image_is_image_content() {
-    // Nothing looks into it on the way.
+    // The content of the image is not inspected on the way.
     const CODE: &str =
         "class Plot:\n    def _repr_png_(self):\n        return b'not really'\nPlot()";
     let place = place();
@@ -136,8 +136,8 @@ async fn structured_content_agrees_with_the_schema_of_its_tool() {
     }
 }
 
-/// Whether `value` is what `schema` says, in the words that the tools' schemas use. Nothing may be
-/// there that the schema does not name.
+/// Whether `value` matches `schema`, for the keywords that the tools' schemas use. Unknown fields are not
+/// allowed.
 fn agrees(value: &Value, schema: &Value) -> Result<(), String> {
     let known = match schema["type"].as_str() {
         Some("object") => value.is_object(),

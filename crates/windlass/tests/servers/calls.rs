@@ -1,4 +1,4 @@
-//! Calls: what code gets, that they are concurrent, and that one process serves all sessions.
+//! Calls: their results, their concurrency, and that one process serves all sessions.
 
 use serde_json::{Value, json};
 use windlass_client::protocol::SessionId;
@@ -7,7 +7,7 @@ use windlass_testkit::{Gate, PATIENCE, mcp_server, processes, turn, turn_ended, 
 
 use crate::{Place, with};
 
-/// Sessions that share one server.
+/// Number of sessions that share one server.
 const SESSIONS: usize = 100;
 
 #[tokio::test]
@@ -54,8 +54,8 @@ async fn a_hundred_sessions_share_one_process_and_their_calls_interleave() {
         let tell = tell.clone();
         tokio::spawn(async move { tell.send((at, gate.reached().await.unwrap())).await });
     }
-    // Which calls come first is theirs to say. The first to come leaves after the second, so that
-    // both have been in the server at once.
+    // The order of the calls is not fixed. The first call ends after the second one has arrived, so that both
+    // are in the server at once.
     let (first, held) = within(PATIENCE, told.recv()).await.unwrap();
     let mut pids = Vec::new();
     let mut held = Some(held);
@@ -71,7 +71,7 @@ async fn a_hundred_sessions_share_one_process_and_their_calls_interleave() {
     let pid = place.server_once(|server| server.calls == 100).await.pid.unwrap();
     assert!(pids.iter().all(|answered| *answered == pid.to_string()), "{pid}: {pids:?}");
     let script = processes::arguments(pid).into_iter().find(|arg| arg.ends_with(".py")).unwrap();
-    let below = processes::below(place.node.pid());
+    let below = processes::descendants(place.node.pid());
     let is_server = |pid: &&u32| {
         let arguments = processes::arguments(**pid);
         arguments.contains(&script) && !arguments.iter().any(|arg| arg == "hold-server")
@@ -79,7 +79,7 @@ async fn a_hundred_sessions_share_one_process_and_their_calls_interleave() {
     assert_eq!(below.iter().filter(is_server).count(), 1);
 }
 
-/// What the turn's last expression was.
+/// The value of the turn's last expression.
 async fn answer(
     place: &Place,
     session: &SessionId,
@@ -102,7 +102,7 @@ async fn a_cancelled_call_is_cancelled_in_the_server() {
     assert_eq!(place.run(&session, &code).await, "late\n");
     let server = place.server_once(|server| server.open_calls == 0 && server.calls == 1).await;
     assert_eq!(server.restarts, 0);
-    // It has been told by the time that it answers the next call, since it reads in order.
+    // The server reads in order, so it has received the cancellation before it answers the next call.
     assert_eq!(place.run(&session, "tools.shelf.echo(text='x')").await, "'x'\n");
     let written =
         async { while std::fs::read_to_string(&told).unwrap_or_default() != "cancelled" {} };

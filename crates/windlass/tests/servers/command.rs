@@ -1,4 +1,4 @@
-//! `windlass servers` and `windlass tools`, as a person sees them.
+//! `windlass servers` and `windlass tools`, as a user sees them.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use windlass_testkit::{TestNode, mcp_server};
 
 use crate::Place;
 
-/// What the command says, and whether it ended well.
+/// The output of the command, and whether it succeeded.
 fn say(node: &TestNode, args: &[&str]) -> (String, bool) {
     let output = Command::new(node.program())
         .args(args)
@@ -51,5 +51,5 @@ async fn a_broken_file_and_no_servers_are_told_apart() {
     assert!(!well && said.contains("mcp.json is not understood"), "{said}");
     let empty = Place::start(json!({})).await;
     let (said, well) = say(&empty.node, &["servers"]);
-    assert!(well && said.contains("names no servers"), "{said}");
+    assert!(well && said.contains("no MCP servers are listed in"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! Servers' lives: an end fails what is open, the next life follows, and nothing outlives the node.
+//! The life cycle of servers: an exit fails open calls, the server restarts, and nothing outlives the node.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ async fn a_server_that_dies_fails_its_open_calls_at_once_and_comes_back() {
 }
 
 #[tokio::test]
-async fn pauses_between_the_lives_of_a_server_that_cannot_live_grow() {
+async fn pauses_between_restarts_of_a_failing_server_grow() {
     let place = Place::start(json!({"ruin": mcp_server(&["--dies"])})).await;
     let mut pauses = Vec::new();
     for restarts in 0..3 {
@@ -82,7 +82,7 @@ async fn a_server_that_never_answers_is_given_up_and_the_others_run() {
 }
 
 #[tokio::test]
-async fn a_broken_file_is_told_and_the_node_runs_on() {
+async fn an_invalid_file_is_reported_and_the_node_keeps_running() {
     let place = Place::with_file("{", |builder| builder).await;
     let list = place.client.mcp_servers(Default::default()).await.unwrap();
     assert!(list.error.unwrap().contains("mcp.json is not understood"));
@@ -115,7 +115,7 @@ async fn nothing_of_a_server_is_left_after_the_node_was_killed() {
 }
 
 #[tokio::test]
-async fn a_server_that_heeds_nothing_ends_with_a_node_that_stops() {
+async fn a_server_that_ignores_signals_ends_with_a_stopping_node() {
     let mut place = Place::start(json!({"shelf": mcp_server(&["--heeds-nothing"])})).await;
     let all = processes_of(&place).await;
     let began = Instant::now();
@@ -123,17 +123,17 @@ async fn a_server_that_heeds_nothing_ends_with_a_node_that_stops() {
     for pid in all {
         assert!(processes::wait_gone(pid, PATIENCE), "{:?}", processes::arguments(pid));
     }
-    // Two graces, and no more than it takes.
+    // Two grace periods, and not much more.
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
-/// The server, its holders, and a child of it that has left its group and session.
+/// The server, its holders, and a child of it that has left its process group and session.
 async fn processes_of(place: &Place) -> Vec<u32> {
     let session = place.session(&["*"]).await;
     place.sees(&session, "shelf.child").await;
     let child = place.run(&session, "print(tools.shelf.child())").await.trim().parse().unwrap();
     let server = place.server_once(|server| server.pid.is_some()).await.pid.unwrap();
-    let held = processes::below(place.node.pid());
+    let held = processes::descendants(place.node.pid());
     let held = held.into_iter().filter(|pid| {
         processes::arguments(*pid).get(1).is_some_and(|argument| argument == "hold-server")
     });
@@ -144,10 +144,10 @@ async fn processes_of(place: &Place) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn servers_do_not_keep_a_node_that_nobody_uses() {
+async fn servers_do_not_keep_an_unused_node_running() {
     let file = json!({"mcpServers": {"shelf": mcp_server(&[])}}).to_string();
     let place = Place::with_file(&file, |builder| builder.arg("--idle-exit").arg("3s")).await;
-    // The session keeps the node until the server runs, which may take longer than the idle time.
+    // The session keeps the node alive until the server runs, which may take longer than the idle time.
     let session = place.session(&[]).await;
     let server = place.server_once(|server| server.pid.is_some()).await.pid.unwrap();
     place.client.close_session(&session, CloseQuery { grace_ms: Some(0) }).await.unwrap();

@@ -1,5 +1,5 @@
-//! MCP servers as tools, with real servers, a real node and a real Python: one process of each server
-//! for all sessions, its tools called from code, its end and its next life.
+//! MCP servers as tools, with real servers, a real node and a real Python: one process per server for all
+//! sessions, its tools called from code, its exit and its restart.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod calls;
@@ -16,16 +16,16 @@ use windlass_client::protocol::api::{CreateSession, Server, ServerList, ServersQ
 use windlass_client::protocol::policy::{PolicyRequest, ToolRule};
 use windlass_testkit::{PATIENCE, TestNode, TestNodeBuilder, run_ok, within};
 
-/// A node with servers of its own.
+/// A node with its own servers.
 struct Place {
     node: TestNode,
     client: Client,
-    // Last: the node reads its file.
+    // The last field: the node reads its file.
     _config: TempDir,
 }
 
 impl Place {
-    /// A node whose file has these servers.
+    /// A node whose file lists these servers.
     async fn start(servers: Value) -> Self {
         let file = json!({"mcpServers": servers}).to_string();
         Self::with_file(&file, |builder| builder).await
@@ -41,12 +41,12 @@ impl Place {
         Self { node, client, _config: config }
     }
 
-    /// A session that may call what the rules name.
+    /// A session that may call the tools that the rules name.
     async fn session(&self, rules: &[&str]) -> SessionId {
         self.client.create_session(&wanted(rules)).await.unwrap().session.id
     }
 
-    /// The first list of servers that is as wanted.
+    /// Waits until the list of servers satisfies `wanted`.
     async fn servers_once(&self, wanted: impl Fn(&ServerList) -> bool) -> ServerList {
         let looking = async {
             let mut query = ServersQuery::default();
@@ -61,12 +61,12 @@ impl Place {
         within(PATIENCE, looking).await
     }
 
-    /// The one server, once it is as wanted.
+    /// Waits until the only server satisfies `wanted`.
     async fn server_once(&self, wanted: impl Fn(&Server) -> bool) -> Server {
         self.servers_once(|list| wanted(&list.servers[0])).await.servers.remove(0)
     }
 
-    /// Waits until a session sees a tool: a server runs a moment before the node has its tools.
+    /// Waits until a session sees a tool: a server runs shortly before the node knows its tools.
     async fn sees(&self, session: &SessionId, tool: &str) {
         let looking = async {
             let names = |found: &windlass_client::protocol::api::SessionTools| {
@@ -89,7 +89,7 @@ fn wanted(rules: &[&str]) -> CreateSession {
     CreateSession { policy: Some(PolicyRequest { tools, ..policy }), ..create }
 }
 
-/// An entry with some fields more.
+/// An entry with additional fields.
 fn with(mut entry: Value, more: Value) -> Value {
     let fields = more.as_object().unwrap().clone();
     entry.as_object_mut().unwrap().extend(fields);

@@ -1,4 +1,4 @@
-//! Who may call which server.
+//! Which sessions may call which server.
 
 use serde_json::json;
 use windlass_testkit::mcp_server;

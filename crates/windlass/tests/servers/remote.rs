@@ -1,4 +1,4 @@
-//! Servers that are reached by an address: another node's own MCP door is one.
+//! Servers that are reached by a URL, for example the MCP door of another node.
 
 use serde_json::json;
 use windlass_client::Token;

@@ -1,4 +1,4 @@
-//! Who may attach, what a host may say, and how its connection ends.
+//! Which clients may attach as a host, what a host may send, and how its connection ends.
 
 use serde_json::{Value, json};
 use windlass_client::protocol::api::{CloseQuery, StopSessions};
@@ -30,16 +30,16 @@ async fn a_host_is_welcomed_first_and_its_tools_are_counted() {
     let declared = br#"{"tools": [{"name": "a"}, {"name": "files.read", "new_field": 1}]}"#;
     socket.say(json!({"kind": "tools", "new_field": 2}), declared).await;
     assert_eq!(socket.hear().await.0, json!({"kind": "tools_accepted", "count": 2}));
-    // In pieces, as a large one comes; and what this node does not know is passed over.
+    // In pieces, as a large message arrives. The node ignores unknown parts.
     socket.say(json!({"kind": "tools", "more": true}), &declared[..20]).await;
     socket.say(json!({"kind": "newer_word", "x": [1]}), b"any").await;
     socket.say(json!({"kind": "tools"}), &declared[20..]).await;
     assert_eq!(socket.hear().await.0, json!({"kind": "tools_accepted", "count": 2}));
-    // An answer that nobody waits for is nobody's affair.
+    // A reply to no pending call is ignored.
     let late = json!({"kind": "tool_result", "session": "none", "turn": 1, "call": 1, "ok": true});
     socket.say(late, b"1").await;
     assert!(socket.is_alive().await);
-    // A message in two pieces of the WebSocket's own is one message.
+    // A message in two WebSocket fragments is one message.
     let mut bytes = Vec::new();
     frame::encode(&mut bytes, &json!({"kind": "tools"}), br#"{"tools": []}"#).unwrap();
     socket.send(BINARY, &bytes[..9]).await;
@@ -50,7 +50,7 @@ async fn a_host_is_welcomed_first_and_its_tools_are_counted() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_offered_is_refused_and_the_connection_goes_on() {
+async fn an_invalid_offer_is_refused_and_the_connection_stays_open() {
     let (_node, client) = start().await;
     let mut host = ToolHost::attach(&client, &owner()).await.unwrap();
     assert_eq!(host.declare(&declaration(json!([{"name": "a"}]))).await.unwrap(), 1);
@@ -76,7 +76,7 @@ async fn what_cannot_be_offered_is_refused_and_the_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn words_that_are_not_understood_are_refused() {
+async fn unknown_messages_are_refused() {
     let (node, _client) = start().await;
     let mut socket = Socket::attach(&node.dirs().socket(), "?owner=me").await;
     socket.hear().await;
@@ -95,7 +95,7 @@ async fn words_that_are_not_understood_are_refused() {
 }
 
 #[tokio::test]
-async fn what_is_no_frame_closes_the_connection() {
+async fn an_invalid_frame_closes_the_connection() {
     let (node, client) = start().await;
     let mut whole = Vec::new();
     frame::encode(&mut whole, &json!({"kind": "tools"}), br#"{"tools": []}"#).unwrap();
@@ -152,7 +152,7 @@ async fn only_a_session_that_lives_or_an_owner_can_be_attached_to() {
 }
 
 #[tokio::test]
-async fn hosts_of_a_node_that_stops_are_told_to_look_for_the_next() {
+async fn hosts_of_a_stopping_node_are_told_to_reconnect() {
     let (mut node, client, session) = start_session().await;
     let scopes = [ToolScope::Session(session), owner()];
     let mut hosts = Vec::new();

@@ -1,4 +1,4 @@
-//! Workers that misuse host tools: they hurt their own session at most, and by name.
+//! Workers that misuse host tools: they harm at most their own session, with a named error.
 
 use serde_json::json;
 use windlass_client::Client;
@@ -6,12 +6,13 @@ use windlass_client::protocol::api::Turn;
 use windlass_client::protocol::event::EventKind;
 use windlass_client::protocol::{ErrorCode, Outcome, Seq, SessionId};
 use windlass_testkit::{
-    Call, PATIENCE, TestNode, ToolHost, odd_worker, run, turn, turn_ended, wait_for_event, within,
+    PATIENCE, TestNode, TestToolCall, TestToolHost, odd_worker, run, turn, turn_ended,
+    wait_for_event, within,
 };
 
 use super::start_session;
 
-/// Runs what it is sent; `answers` collects the answers that come until the last one asked for.
+/// Sends what the turn tells it to. `answers` collects the replies up to the last requested one.
 const CALLER: &str = r#"
 def call(turn, number, name="echo", body=b'{"value": 1}', **fields):
     return frame("tool_call", body, turn=turn, call=number, name=name, **fields)
@@ -35,13 +36,13 @@ for turn, code in turns():
 
 async fn start(node: &TestNode, client: &Client) -> SessionId {
     let mut create = odd_worker(node.base(), "caller", CALLER).unwrap();
-    // As long as a slow machine takes to carry 120 MB.
+    // Long enough for a slow machine to transfer 120 MB.
     create.interrupt_grace_ms = Some(30_000);
     client.create_session(&create).await.unwrap().session.id
 }
 
-async fn offer(client: &Client, session: &SessionId) -> ToolHost {
-    let answer = |call: Call| async move {
+async fn offer(client: &Client, session: &SessionId) -> TestToolHost {
+    let answer = |call: TestToolCall| async move {
         match call.name.as_str() {
             "large" => Ok(json!("x".repeat(10_000_000))),
             "echo" => Ok(call.arguments["value"].clone()),
@@ -51,7 +52,7 @@ async fn offer(client: &Client, session: &SessionId) -> ToolHost {
             }
         }
     };
-    ToolHost::offer(client, session, &["echo", "large", "never"], answer).await.unwrap()
+    TestToolHost::offer(client, session, &["echo", "large", "never"], answer).await.unwrap()
 }
 
 fn broke_the_protocol(turn: &Turn) -> bool {
@@ -80,7 +81,7 @@ async fn a_worker_that_breaks_the_rules_of_calls_ends_its_session_alone() {
 }
 
 #[tokio::test]
-async fn one_call_too_many_is_answered_and_the_others_go_on() {
+async fn one_call_too_many_is_refused_and_the_others_continue() {
     let (node, client, _) = start_session().await;
     let session = start(&node, &client).await;
     let _host = offer(&client, &session).await;
@@ -110,7 +111,7 @@ async fn answers_that_a_worker_does_not_read_are_bounded_and_an_interrupt_overta
     let (node, client, _) = start_session().await;
     let session = start(&node, &client).await;
     let _host = offer(&client, &session).await;
-    // Twelve answers of 10 MB are asked for and not read until the interrupt has come.
+    // Twelve replies of 10 MB are requested and not read until the interrupt has arrived.
     let code = "
 signal.signal(signal.SIGINT, lambda *_: None)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -132,9 +133,9 @@ send(out(turn, json.dumps([len(kinds), sum(not ok for _, ok, _ in done), len(don
     let ended = turn_ended(&client, &session, &pending.id, PATIENCE).await.unwrap();
     let (before, failed, answered): (usize, usize, usize) =
         serde_json::from_str(&ended.output.text).unwrap_or_else(|_| panic!("{ended:?}"));
-    // A socket holds a frame or two of this size.
+    // A socket buffer holds a frame or two of this size.
     assert!(before <= 4, "{before} frames came before the interrupt");
-    // 64 MiB are held; what is past them has failed, by name, and every call was answered.
+    // The keeper holds 64 MiB. Further replies failed by name, and every call was answered.
     assert!(failed > 0, "{failed} of {answered} failed");
     assert_eq!(answered, 12);
 }

@@ -1,5 +1,5 @@
-//! The tool hosts' door as a host meets it: who may attach, what may be said, how it ends, and whose
-//! tools code finds. What calls promise is in `contract_tools`.
+//! The door for tool hosts as a host sees it: who may attach, which messages are valid, how it ends, and
+//! which tools code finds. The promises for calls are in `contract_tools`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod door;

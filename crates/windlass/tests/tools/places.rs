@@ -1,4 +1,4 @@
-//! A host's place among the connections: it keeps it while it is attached, and gives it back.
+//! The connection slot of a host: the host keeps it while it is attached, and gives it back.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use windlass_testkit::{PATIENCE, TestNode, processes, within};
 use crate::socket::Socket;
 use crate::{PROGRAM, start_session};
 
-/// Descriptors that the node may have more than it has.
+/// Number of descriptors that the node may open in addition.
 const ROOM: u64 = 24;
 
 fn leave_room(node: &TestNode) {
@@ -24,7 +24,7 @@ fn leave_room(node: &TestNode) {
 }
 
 #[tokio::test]
-async fn a_host_that_is_silent_stays_where_idle_connections_leave() {
+async fn a_silent_host_stays_connected_when_idle_connections_are_closed() {
     let (node, _client, _session) = start_session().await;
     let socket = node.dirs().socket();
     let mut host = Socket::attach(&socket, "?owner=me").await;
@@ -41,20 +41,20 @@ async fn a_host_that_is_silent_stays_where_idle_connections_leave() {
 }
 
 #[tokio::test]
-async fn where_hosts_have_all_places_the_next_client_waits_until_one_goes() {
+async fn when_hosts_have_all_slots_the_next_client_waits_until_one_leaves() {
     let (node, _client, _session) = start_session().await;
     let socket = node.dirs().socket();
     leave_room(&node);
     let mut hosts = Vec::new();
     let full = loop {
         let asking = Socket::ask(&socket, "?owner=me", "upgrade");
-        // Nobody answers the one that there is no room for: only a time can say so.
+        // A client without a slot gets no reply, so only a timeout can show it.
         match tokio::time::timeout(Duration::from_secs(2), asking).await {
             Ok((101, host)) => hosts.push(host),
             Ok((status, _)) => panic!("{status}"),
             Err(_) => break hosts.len(),
         }
-        // Idle connections of others have left for some of them.
+        // The node closed idle connections of other clients for some of the hosts.
         assert!(hosts.len() as u64 <= 2 * ROOM, "hosts take no places");
     };
     assert!(full > 10, "only {full} hosts fit");
@@ -68,7 +68,7 @@ async fn where_hosts_have_all_places_the_next_client_waits_until_one_goes() {
 }
 
 #[tokio::test]
-async fn a_node_that_goes_when_unused_stays_while_a_host_is_attached() {
+async fn a_node_with_an_idle_exit_stays_while_a_host_is_attached() {
     let mut node = TestNode::builder(PROGRAM).arg("--idle-exit").arg("1s").start().await.unwrap();
     let client = node.client().await.unwrap();
     let scope = ToolScope::Owner(Owner::parse("me").unwrap());

@@ -1,16 +1,18 @@
-//! Whose tools code finds, in real sessions.
+//! Which host's tools code finds, in real sessions.
 
 use serde_json::json;
 use windlass_client::Client;
 use windlass_client::protocol::api::CreateSession;
 use windlass_client::protocol::{Owner, SessionId};
 use windlass_client::tools::ToolScope;
-use windlass_testkit::{Call, Offered, PATIENCE, TestNode, ToolHost, run_ok, within};
+use windlass_testkit::{
+    PATIENCE, TestNode, TestToolCall, TestToolHost, ToolAnswer, run_ok, within,
+};
 
 use crate::{start, start_session};
 
-/// A tool that says who it is.
-fn saying(name: &'static str) -> impl Fn(Call) -> std::future::Ready<Offered> {
+/// A tool that returns its name.
+fn saying(name: &'static str) -> impl Fn(TestToolCall) -> std::future::Ready<ToolAnswer> {
     move |_call| std::future::ready(Ok(json!(name)))
 }
 
@@ -25,7 +27,7 @@ async fn an_owners_tools_are_there_in_present_and_future_sessions_of_his_alone()
     let [me, you] = ["me", "you"].map(|name| Owner::parse(name).unwrap());
     let present = session_of(&client, &me).await;
     let scope = ToolScope::Owner(me.clone());
-    let host = ToolHost::offer_to(&client, &scope, &["who"], saying("mine")).await.unwrap();
+    let host = TestToolHost::offer_to(&client, &scope, &["who"], saying("mine")).await.unwrap();
     let future = session_of(&client, &me).await;
     for session in [&present, &future] {
         assert_eq!(run_ok(&client, session, "print(tools.who())").await, "mine\n");
@@ -41,9 +43,9 @@ async fn an_owners_tools_are_there_in_present_and_future_sessions_of_his_alone()
 #[tokio::test]
 async fn the_newest_host_of_a_session_answers_and_the_former_again_when_it_goes() {
     let (_node, client, session) = start_session().await;
-    let former = ToolHost::offer(&client, &session, &["who"], saying("former")).await.unwrap();
-    let newest = ToolHost::offer(&client, &session, &["who"], saying("newest")).await.unwrap();
-    // A call that is on its way to a host while that goes is told so.
+    let former = TestToolHost::offer(&client, &session, &["who"], saying("former")).await.unwrap();
+    let newest = TestToolHost::offer(&client, &session, &["who"], saying("newest")).await.unwrap();
+    // A call in flight to a host that disconnects fails with an error.
     let code = "try: print(tools.who())\nexcept tools.ToolHostGone: print('gone')";
     let ask = async || run_ok(&client, &session, code).await;
     assert_eq!(ask().await, "newest\n");
@@ -51,17 +53,17 @@ async fn the_newest_host_of_a_session_answers_and_the_former_again_when_it_goes(
     drop(former);
 }
 
-/// Lets the newest go, and asks until that is known.
-async fn former_answers(newest: ToolHost, ask: impl AsyncFn() -> String) {
+/// Disconnects the newest host, and calls until that is known.
+async fn former_answers(newest: TestToolHost, ask: impl AsyncFn() -> String) {
     drop(newest);
     while ask().await != "former\n" {}
 }
 
 #[tokio::test]
-async fn code_finds_out_what_there_is() {
+async fn code_can_list_the_tools() {
     let (_node, client, session) = start_session().await;
     let names = ["files.read", "files.write", "weather"];
-    let host = ToolHost::offer(&client, &session, &names, saying("x")).await.unwrap();
+    let host = TestToolHost::offer(&client, &session, &names, saying("x")).await.unwrap();
     let said = run_ok(
         &client,
         &session,

@@ -1,4 +1,4 @@
-//! A WebSocket by hand, so that a test says which bytes a host sends.
+//! A WebSocket by hand, so that a test controls the bytes that a host sends.
 
 use std::path::Path;
 
@@ -14,23 +14,23 @@ pub const CLOSE: u8 = 8;
 pub const PING: u8 = 9;
 pub const PONG: u8 = 10;
 
-/// The bit that says that no more of a message follows.
+/// The FIN bit: the last fragment of a message.
 pub const LAST: u8 = 0x80;
 
-/// A host's end of its connection.
+/// The host's end of the connection.
 pub struct Socket {
     stream: UnixStream,
 }
 
 impl Socket {
-    /// Attaches to what the query names.
+    /// Attaches with this query.
     pub async fn attach(node: &Path, query: &str) -> Self {
         let (status, socket) = Self::ask(node, query, "upgrade").await;
         assert_eq!(status, 101);
         socket
     }
 
-    /// Asks to be attached; the answer's status.
+    /// Requests to attach, and returns the status of the reply.
     pub async fn ask(node: &Path, query: &str, connection: &str) -> (u16, Self) {
         let mut stream = UnixStream::connect(node).await.unwrap();
         let head = format!(
@@ -46,20 +46,20 @@ impl Socket {
         let answer = String::from_utf8(answer).unwrap();
         let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
         if status == 101 {
-            // What the key above is answered with, by the standard's own example.
+            // The reply to the key above, from the example in the standard.
             assert!(answer.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{answer}");
         }
         (status, Self { stream })
     }
 
-    /// One message of the protocol, whole.
+    /// Sends one complete message of the protocol.
     pub async fn say(&mut self, header: Value, body: &[u8]) {
         let mut bytes = Vec::new();
         frame::encode(&mut bytes, &header, body).unwrap();
         self.send(LAST | BINARY, &bytes).await;
     }
 
-    /// One frame of the WebSocket. The mask changes nothing, which a mask may.
+    /// Sends one WebSocket frame. The mask is zero, so it changes nothing.
     pub async fn send(&mut self, first: u8, payload: &[u8]) {
         let mut bytes = head(first, payload.len());
         bytes[1] |= 0x80;
@@ -68,12 +68,12 @@ impl Socket {
         self.send_bytes(&bytes).await;
     }
 
-    /// These bytes; a node that does not take them all has its reasons.
+    /// Sends these bytes. The node may close before it has read them all.
     pub async fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = within(PATIENCE, self.stream.write_all(bytes)).await;
     }
 
-    /// The next frame of the WebSocket: its kind and what is in it.
+    /// The next WebSocket frame: its opcode and its payload.
     pub async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
         within(PATIENCE, async {
             let first = self.stream.read_u8().await.ok()?;
@@ -97,7 +97,7 @@ impl Socket {
         (serde_json::from_slice(&frame.header).unwrap(), frame.body.to_vec())
     }
 
-    /// How the node ends the connection, whatever it says before; none, if it says nothing.
+    /// How the node closes the connection, whatever it sends before. `None` without a close frame.
     pub async fn close_code(&mut self) -> Option<u16> {
         loop {
             let (kind, payload) = self.next().await?;
@@ -107,7 +107,7 @@ impl Socket {
         }
     }
 
-    /// Whether the node listens still.
+    /// Whether the node still replies.
     pub async fn is_alive(&mut self) -> bool {
         self.send(LAST | PING, b"there?").await;
         while let Some((kind, payload)) = self.next().await {
@@ -119,7 +119,7 @@ impl Socket {
     }
 }
 
-/// The start of a frame, as a server sends it.
+/// The header of a frame, as a server sends it.
 pub fn head(first: u8, length: usize) -> Vec<u8> {
     let mut bytes = vec![first];
     match length {

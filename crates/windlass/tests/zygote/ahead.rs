@@ -13,7 +13,7 @@ use windlass_testkit::{PATIENCE, TestNode, outside_of_tmp, processes, run_ok, wi
 
 use crate::{PROGRAM, node, ready, session, started_by};
 
-/// Makes and closes sessions, one after the other, until `enough` have been started from the pool.
+/// Creates and closes sessions, one after the other, until `enough` have been started from the pool.
 async fn come_and_go(client: Client, from_pool: Arc<AtomicUsize>, enough: usize) {
     while from_pool.load(Ordering::Relaxed) < enough {
         let id = client.create_session(&TestNode::create()).await.unwrap().session.id;
@@ -38,7 +38,7 @@ async fn a_pool_is_filled_again_while_sessions_come_and_go() {
     within(PATIENCE, coming.join_all()).await;
 }
 
-/// What a session sees of its user's home.
+/// What a session sees of the user's home.
 async fn seen_of_home(client: &Client) -> (SessionId, String) {
     let id = client.create_session(&TestNode::create()).await.unwrap().session.id;
     let code = "import os\n\
@@ -51,12 +51,12 @@ async fn seen_of_home(client: &Client) -> (SessionId, String) {
 }
 
 #[tokio::test]
-async fn a_view_that_was_built_ahead_is_as_one_that_is_built_now() {
+async fn a_view_that_was_built_in_advance_equals_a_new_one() {
     let mut all = Vec::new();
     for way in ["exec", "zygote", "pool"] {
         let home = outside_of_tmp(env!("CARGO_TARGET_TMPDIR"));
         let put = |name: &str, text: &str| {
-            // As editors do: another file takes the name.
+            // As editors do: another file is renamed to the name.
             let fresh = home.path().join("fresh");
             std::fs::write(&fresh, text).unwrap();
             std::fs::rename(fresh, home.path().join(name)).unwrap();
@@ -80,7 +80,7 @@ async fn a_view_that_was_built_ahead_is_as_one_that_is_built_now() {
         assert!(!seen.contains("secret"), "{way}: {seen}");
         assert!(seen.contains("'new', 'came later'"), "{way}: {seen}");
         if way == "pool" {
-            // The next ones are made for a home like this.
+            // The next pooled workers are built for this home.
             ready(&node).await;
             let (id, again) = seen_of_home(&client).await;
             assert_eq!(started_by(&client, &id).await, StartedBy::Pool);
@@ -91,22 +91,22 @@ async fn a_view_that_was_built_ahead_is_as_one_that_is_built_now() {
     assert!(all.iter().all(|seen| *seen == all[0]), "{all:?}");
 }
 
-/// A session whose client asks for nothing special.
+/// A session without special requests.
 async fn plain(client: &Client) -> windlass_client::protocol::api::Session {
     let create = CreateSession { policy: None, ..TestNode::create() };
     client.create_session(&create).await.unwrap().session
 }
 
-/// The worker's process, by its number on the machine: the session has its number in its own namespace.
+/// The pid of the worker on the machine. The session knows another pid, in its own namespace.
 fn worker_of(session: &Session) -> u32 {
     let is_worker = |pid: &u32| {
         processes::arguments(*pid).iter().any(|argument| argument.contains("windlass_worker"))
     };
-    let below = processes::below(session.keeper_pid.unwrap());
+    let below = processes::descendants(session.keeper_pid.unwrap());
     below.into_iter().rfind(is_worker).expect("a worker below its keeper")
 }
 
-/// What the kernel holds a process to.
+/// The limits and restrictions of a process, as the kernel reports them.
 fn limits_of(pid: u32) -> BTreeSet<(String, String)> {
     let said = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     let groups = said.lines().filter_map(|line| {
@@ -146,13 +146,13 @@ async fn a_pooled_worker_is_confined_like_one_that_is_forked_for_its_session() {
     assert!(limits.is_empty() || limits.contains(&default), "{limits:?}");
 }
 
-/// A keeper that is stopped while its worker waits is found out by the session that claims it, and is
-/// ended with that session.
+/// If a keeper is stopped while its worker is pooled, the session that claims the worker notices it, and the
+/// keeper is killed with that session.
 #[tokio::test]
-async fn a_stopped_keeper_goes_with_the_session_that_claims_it() {
+async fn a_stopped_keeper_ends_with_the_session_that_claims_it() {
     let node = node("pool").await;
     let client = node.client().await.unwrap();
-    let waiting = processes::waiting(node.pid());
+    let waiting = processes::pooled_keepers(node.pid());
     assert_eq!(waiting.len(), 2);
     waiting.iter().for_each(|pid| processes::stop(*pid));
     for id in [

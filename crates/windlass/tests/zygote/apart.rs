@@ -1,4 +1,4 @@
-//! What two sessions of one zygote do not have in common.
+//! What two sessions of one zygote must not share.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use windlass_testkit::{TestNode, outside_of_tmp, python_with_matplotlib, run_ok}
 
 use crate::{PROGRAM, WAYS, make_venv, node, node_of, packages, ready, session, started_by};
 
-/// What a piece of code prints in each of three sessions that were started so.
+/// The output of a piece of code in each of three sessions with this start method.
 async fn in_three(code: &str) -> Vec<BTreeSet<String>> {
     let mut all = Vec::new();
     for (way, by) in WAYS {
@@ -41,7 +41,7 @@ async fn random_numbers_differ() {
     differs("import random; print(random.random(), random.getrandbits(64))").await;
 }
 
-/// Also where a module that is imported ahead has drawn already, and one number is left over from that.
+/// Also if a preloaded module has already drawn numbers, and one cached number is left.
 #[tokio::test]
 async fn numbers_of_numpy_differ() {
     let place = outside_of_tmp(env!("CARGO_TARGET_TMPDIR"));
@@ -75,7 +75,7 @@ async fn numbers_of_numpy_differ() {
 }
 
 #[tokio::test]
-async fn what_comes_from_the_systems_chance_differs() {
+async fn values_from_the_system_random_source_differ() {
     differs("import os, secrets, uuid; print(os.urandom(8), secrets.token_hex(8), uuid.uuid4())")
         .await;
     differs("import uuid; print(uuid.uuid1().hex)").await;
@@ -90,8 +90,8 @@ async fn names_of_temporary_files_differ() {
         .await;
 }
 
-/// The seed of text's hashes is an interpreter's for life: sessions of one zygote have it in common,
-/// and the documentation says so. A client that wants its own asks for one, and gets an interpreter.
+/// The seed of string hashes is fixed for the life of an interpreter: sessions of one zygote share it, and
+/// the documentation says so. A client that wants another seed requests one, and gets a new interpreter.
 #[tokio::test]
 async fn the_seed_of_hashes_is_the_zygotes_and_not_that_of_another() {
     is_alike("print(hash('a'))").await;
@@ -111,9 +111,9 @@ async fn the_seed_of_hashes_is_the_zygotes_and_not_that_of_another() {
     assert_eq!(seeds.len(), 2);
 }
 
-/// Whatever a session of an interpreter of its own has open, and nothing else.
+/// The same open descriptors as in a session with a new interpreter, and no others.
 #[tokio::test]
-async fn nothing_else_is_open() {
+async fn no_other_descriptors_are_open() {
     let code = "import os\n\
         def what(fd):\n    try: return os.readlink('/proc/self/fd/%d' % fd).split(':')[0]\n    \
         except OSError: return None\n\
@@ -148,7 +148,7 @@ async fn caches_and_variables_of_one_session_are_not_in_another() {
         let two = session(&node, &client, by).await;
         let found = run_ok(&client, &two, look).await;
         assert_eq!(found, "[False, False, False, False, False, False, False]\n", "{way}");
-        // What an ended session had is as little in the next.
+        // A later session does not see the state of an ended one either.
         client.close_session(&one, CloseQuery::default()).await.unwrap();
         let three = session(&node, &client, by).await;
         assert_eq!(run_ok(&client, &three, look).await, found, "{way}");

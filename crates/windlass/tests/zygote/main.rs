@@ -1,5 +1,5 @@
-//! Sessions whose workers are forked: from a zygote, or ahead of time into a pool. They are what they
-//! would be without, and share nothing that can be read.
+//! Sessions whose workers are forked from a zygote, on demand or in advance into a pool. They behave like
+//! other sessions, and share no readable state.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod ahead;
@@ -21,14 +21,14 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
 const WAYS: [(&str, StartedBy); 2] = [("zygote", StartedBy::Zygote), ("pool", StartedBy::Pool)];
 
-/// A node that starts its workers so, and has everything ready for it.
+/// A node with this start method, with all environments ready.
 async fn node(way: &str) -> TestNode {
     let node = TestNode::builder(PROGRAM).env("WINDLASS_START", way).start().await.unwrap();
     ready(&node).await;
     node
 }
 
-/// A node with a pool for one environment, which a file in `place` names.
+/// A node with a pool for one environment, which a file in `place` lists.
 async fn node_of(place: &Path, entry: &serde_json::Value) -> TestNode {
     let file = place.join("environments.json");
     let text = serde_json::json!({"version": 1, "environments": [entry]}).to_string();
@@ -51,7 +51,7 @@ async fn zygote_pid(node: &TestNode) -> u32 {
     ready(node).await.environments[0].zygote.pid.unwrap()
 }
 
-/// A session that was started so.
+/// A session that was started by this method.
 async fn session(node: &TestNode, client: &Client, by: StartedBy) -> SessionId {
     if by == StartedBy::Pool {
         ready(node).await;
@@ -66,7 +66,7 @@ async fn started_by(client: &Client, id: &SessionId) -> StartedBy {
     client.session(id).await.unwrap().started_by.unwrap()
 }
 
-/// What a session's code can see of its surroundings is what it would see without a zygote.
+/// The code of a session sees the same surroundings with and without a zygote.
 #[tokio::test]
 async fn a_forked_session_is_like_any_other() {
     let code = "print(sorted(globals()), '_' in vars(__builtins__))\n\
@@ -105,7 +105,7 @@ async fn a_forked_session_is_like_any_other() {
 }
 
 #[tokio::test]
-async fn limits_and_confinement_are_the_sessions_own() {
+async fn each_session_has_its_own_limits_and_confinement() {
     let mut reports = Vec::new();
     for (way, by) in [("exec", StartedBy::Exec), WAYS[0], WAYS[1]] {
         let node = TestNode::builder(PROGRAM).env("WINDLASS_START", way).start().await.unwrap();
@@ -151,7 +151,7 @@ async fn every_level_of_isolation_can_be_forked() {
 }
 
 #[tokio::test]
-async fn a_zygote_that_dies_takes_nobody_with_it_and_is_replaced() {
+async fn a_zygote_that_dies_ends_no_session_and_is_replaced() {
     let node = node("pool").await;
     let client = node.client().await.unwrap();
     let before = session(&node, &client, StartedBy::Pool).await;
@@ -159,7 +159,7 @@ async fn a_zygote_that_dies_takes_nobody_with_it_and_is_replaced() {
     let old = zygote_pid(&node).await;
     processes::kill(old);
     assert!(processes::wait_gone(old, PATIENCE));
-    // Whatever there is or is not, a session starts.
+    // Whether a zygote exists or not, a session starts.
     let without = node.session(&client).await.unwrap().id;
     assert_eq!(run_ok(&client, &without, "6 * 7").await, "42\n");
     assert_eq!(run_ok(&client, &before, "print(x)").await, "5\n");
@@ -174,7 +174,7 @@ async fn a_zygote_that_dies_takes_nobody_with_it_and_is_replaced() {
     .await;
     assert!(processes::alive(new));
     session(&node, &client, StartedBy::Pool).await;
-    // A reset forks afresh, too.
+    // A reset forks a fresh worker too.
     client.reset_session(&before).await.unwrap();
     assert_eq!(run_ok(&client, &before, "'x' in dir()").await, "False\n");
     assert_eq!(started_by(&client, &before).await, StartedBy::Zygote);
@@ -211,7 +211,7 @@ async fn a_zygote_that_is_out_of_date_is_replaced() {
     assert_eq!(started_by(&client, &third).await, StartedBy::Pool);
 }
 
-/// What lies where a session can write is not run where nothing confines it.
+/// Files that a session can write are not executed outside of a sandbox.
 #[tokio::test]
 async fn an_interpreter_in_the_workspace_has_no_zygote() {
     let place = tempfile::tempdir().unwrap();
@@ -237,7 +237,7 @@ async fn an_interpreter_in_the_workspace_has_no_zygote() {
 #[tokio::test]
 async fn a_zygote_holds_no_namespace_of_those_it_has_forked() {
     if !rustix::process::geteuid().is_root() {
-        // Who is not root may enter a namespace below its own, and not come back.
+        // A process without root rights may enter a namespace below its own, but cannot return.
         return;
     }
     let node = node("zygote").await;
@@ -256,11 +256,11 @@ async fn a_zygote_holds_no_namespace_of_those_it_has_forked() {
 }
 
 #[tokio::test]
-async fn zygotes_and_those_who_wait_end_with_their_node() {
+async fn zygotes_and_pooled_workers_end_with_their_node() {
     for hard in [true, false] {
         let mut node = node("pool").await;
         let zygote = zygote_pid(&node).await;
-        let all = processes::below(node.pid());
+        let all = processes::descendants(node.pid());
         assert!(all.contains(&zygote) && all.len() >= 6, "{all:?}");
         if hard {
             node.kill9();

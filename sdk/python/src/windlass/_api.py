@@ -9,26 +9,26 @@ from typing import Any, Literal, Optional, TypedDict, Union
 
 
 class ApiError(TypedDict):
-    """Every answer that is not a success."""
+    """The reply of every request that fails."""
 
     code: ErrorCode
-    # What happened, for a person.
+    # What happened, for people.
     message: str
     # What to do about it.
     remedy: str
     # Whether the same request may succeed later.
     retryable: bool
 
-# A host tool call's number, the worker's own. A fresh worker counts from 1 again, so only a turn and a call together name one.
+# The number of a host tool call, which the worker assigns. A fresh worker starts from 1 again, so only turn and call together identify a call.
 CallNo = int
 
 
 class CanReach(TypedDict):
-    """Something of the original from before a fork that the fork does not keep from the twin: it could signal the twin, and read and write the twin's memory."""
+    """A thread or process of the original from before a fork that the fork does not separate from the twin. It can signal the twin, and read and write the twin's memory."""
 
-    # Its number in the session, and the name of its program.
+    # The thread or process id in the session, and the name of the program.
     name: str
-    # `thread` or `process`; `more` where the list was cut off.
+    # `thread` or `process`; `more` if the list was cut.
     what: str
 
 
@@ -38,7 +38,7 @@ class Confinement(TypedDict):
     controls: list[ControlReport]
     isolation: Isolation
 
-# One thing that a policy can ask for.
+# One restriction that a policy can request.
 Control = Literal["read", "write", "hidden", "protected", "network", "sockets", "processes", "ipc", "privileges", "syscalls", "devices", "environment", "memory", "cpu", "process_count", "open_files", "file_size", "disk", "wall_time"]
 
 
@@ -50,14 +50,14 @@ class _ControlReport(TypedDict):
 class ControlReport(_ControlReport, total=False):
     """A control of one session."""
 
-    # By what it is enforced, or why it is not.
+    # The mechanism that enforces the control, or the reason why it is not enforced.
     mechanism: str
-    # What would make it enforced here.
+    # What the user can do so that the control is enforced on this machine.
     remedy: Optional[str]
-    # A canary inside the sandbox tried what is forbidden, and was refused.
+    # A self-test inside the sandbox tried the forbidden operation and was refused.
     tested: bool
 
-# What became of a control.
+# The state of a control.
 ControlState = Literal["enforced", "not_enforced", "not_asked"]
 
 # Which directories of a workspace a fork copies.
@@ -65,31 +65,31 @@ CopyScope = Literal["needed", "all"]
 
 
 class CreateSession(TypedDict, total=False):
-    """A new session."""
+    """The request for a new session."""
 
-    # How long a turn may run that has no deadline of its own. Default: the node's, a day unless it was started with another.
+    # The deadline of turns that set none themselves. Default: the node's deadline, one day unless the node was started with another.
     deadline_ms: Optional[int]
     # Environment variables to add.
     env: dict[str, str]
-    # A name of the client's choice; made by the node when absent.
+    # The session's id. Default: the node generates one.
     id: Optional[SessionId]
-    # Seconds without a client and without a turn after which the session ends; 0: never. Default: the node's, a day unless it was started with another.
+    # The idle timeout: the session ends after this many seconds without a client and without a turn. 0: never. Default: the node's idle timeout, one day unless the node was started with another.
     idle_s: Optional[int]
-    # The interpreter, or a virtual environment's directory. Default: the nearest `.venv` at or above the workspace, then the one on PATH.
+    # The interpreter, or the directory of a virtual environment. Default: the nearest `.venv` at or above the workspace, else the interpreter on PATH.
     interpreter: Optional[str]
-    # How long an interrupted turn may take to stop before its worker is killed.
+    # How long an interrupted turn may take to stop. After that, its worker is killed.
     interrupt_grace_ms: Optional[int]
-    # Output bytes the journal keeps for the session.
+    # Output bytes that the journal keeps for the session.
     output_quota_bytes: Optional[int]
-    # Whose session it is: a tool host may offer its tools to all of one owner's.
+    # The owner of the session. A tool host can offer its tools to all sessions of one owner.
     owner: Optional[Owner]
-    # What the code may touch. Default: the preset `workspace`.
+    # What the code may access. Default: the preset `workspace`.
     policy: Optional[PolicyRequest]
-    # The session's first turn: whoever learns the id queues behind it.
+    # The session's first turn. It runs before any turn of another client that knows the id.
     turn: Optional[SubmitTurn]
-    # Which kind of worker. Default: `python`.
+    # The kind of worker. Default: `python`.
     worker: Optional[str]
-    # The directory the code works in. Default: a fresh one of the session's own.
+    # The directory that the code works in. Default: a new directory for this session.
     workspace: Optional[str]
 
 
@@ -98,37 +98,37 @@ class _Created(TypedDict):
 
 
 class Created(_Created, total=False):
-    """What `POST /v1/sessions` answers."""
+    """The reply of `POST /v1/sessions`."""
 
-    # The first turn, when one was given.
+    # The first turn, if the request has one.
     turn: Optional[Turn]
 
-# What something on the disk is.
+# The kind of data on the disk.
 DiskKind = Literal["journals_live", "journals_ended", "workspaces_live", "workspaces_ended", "fork_copies", "temporary", "leftovers", "environments", "index", "logs", "other"]
 
 
 class DiskShare(TypedDict):
-    """What one kind takes."""
+    """The disk usage of one kind of data."""
 
-    # Blocks on the disk, not lengths of files. A file with several names counts once.
+    # Allocated blocks in bytes, not file lengths. A file with several hard links counts once.
     bytes: int
-    # Files and directories.
+    # Number of files and directories.
     entries: int
     kind: DiskKind
 
 
 class DiskUse(TypedDict):
-    """What `GET /v1/node/disk` answers."""
+    """The reply of `GET /v1/node/disk`."""
 
-    # All of them together.
+    # Total bytes of all kinds.
     bytes: int
-    # False where a directory could not be read, or looking took too long: there is more then.
+    # False if a directory could not be read or the measurement took too long. The usage is then higher.
     complete: bool
-    # Every kind, also those that take nothing.
+    # All kinds, including those without data.
     kinds: list[DiskShare]
-    # Seconds for which ended sessions are kept.
+    # How many seconds ended sessions are kept.
     retain_age_s: int
-    # What all journals and the workspaces of ended sessions may take together.
+    # Maximum total bytes of all journals and of the workspaces of ended sessions.
     retain_bytes: int
     state_dir: str
 
@@ -136,7 +136,7 @@ class DiskUse(TypedDict):
 class _DisplayRef(TypedDict):
     bytes: int
     mime: str
-    # The event that completed it.
+    # The event that completed the display.
     seq: Seq
 
 
@@ -152,7 +152,7 @@ DropReason = Literal["quota", "disk_full"]
 class _EgressDecision(TypedDict):
     allowed: bool
     count: int
-    # `*` where no host is to be named: too many connections at once, or too many hosts to list.
+    # The host. `*` if no host is named, because of too many connections at once or too many hosts to list.
     host: str
     last_at_ms: int
     port: int
@@ -162,18 +162,18 @@ class _EgressDecision(TypedDict):
 
 
 class EgressDecision(_EgressDecision, total=False):
-    """Connections to one host and port with the same decision, added up."""
+    """The connections to one host and port with the same decision, added up."""
 
-    # Why it was refused, or why an allowed one failed; empty when all is well.
+    # Why the connection was refused, or why an allowed connection failed. Empty if there was no problem.
     reason: str
 
 
 class EgressLog(TypedDict):
-    """Every decision about a session's network, by host. Empty where the policy has no host list."""
+    """All egress decisions of a session, by host. Empty if the policy has no host list."""
 
-    # The latest first.
+    # The decisions, latest first.
     decisions: list[EgressDecision]
-    # Since when it counts: the session's start, or a later start of the node.
+    # When counting began: the start of the session, or a later start of the node.
     since_ms: int
 
 # Why a session ended.
@@ -187,13 +187,13 @@ class _Ended(TypedDict):
 class Ended(_Ended, total=False):
     """How a session ended."""
 
-    # The figures of the reason, such as how long nobody used it.
+    # Details of the reason, for example how long the session was idle.
     message: Optional[str]
     receipt: Optional[Receipt]
 
 
 class _Environment(TypedDict):
-    # As the file names it.
+    # The interpreter as the file names it.
     interpreter: str
     pool: PoolInfo
     preload: list[str]
@@ -201,9 +201,9 @@ class _Environment(TypedDict):
 
 
 class Environment(_Environment, total=False):
-    """An environment as it is at this moment."""
+    """The current state of an environment."""
 
-    # The program that this is.
+    # The program that the name resolves to.
     program: Optional[str]
 
 
@@ -212,23 +212,23 @@ class _EnvironmentList(TypedDict):
 
 
 class EnvironmentList(_EnvironmentList, total=False):
-    """Its answer."""
+    """The reply of `GET /v1/environments`."""
 
-    # Why the user's file is not used.
+    # Why the user's configuration file is not used.
     error: Optional[str]
 
-# The fencing token of a session's owner: a keeper obeys no node of a lower epoch. A node that takes a session over raises it.
+# The fencing token of a session's owner: a keeper obeys no node with a lower epoch. A node that takes over a session raises it.
 Epoch = int
 
-# A failure's name, the same at every door and in the journal.
+# The code of a failure. It is the same at every door and in the journal.
 ErrorCode = Literal["bad_request", "message_too_large", "overloaded", "session_not_found", "session_exists", "not_here", "session_ended", "session_busy", "fork_refused", "fork_limit", "workspace_too_large", "turn_not_found", "turn_not_running", "state_lost", "limit_memory", "limit_processes", "limit_disk", "limit_wall_time", "not_enforceable", "unauthorized", "worker_failed", "protocol_error", "worker_died", "keeper_lost", "deadline_passed", "unstoppable", "session_closed", "disk_full", "file_not_found", "file_conflict", "path_refused", "tool_not_found", "tool_failed", "tool_deadline_passed", "tool_host_gone", "tool_cancelled", "would_deadlock", "version_mismatch", "shutting_down", "already_running", "not_found", "internal"]
 
-# An event with its bytes: as text where they are UTF-8, else in base64. Large bodies are left out and can be read from `GET output` or `GET displays`.
+# An event with its body: as text if it is UTF-8, else in base64. Large bodies are left out; read them with `GET output` or `GET displays`.
 EventItem = Union["EventItemTurnAccepted", "EventItemTakenOver", "EventItemInterruptAsked", "EventItemOutput", "EventItemDisplay", "EventItemStdinWait", "EventItemToolCall", "EventItemToolCancel", "EventItemToolEnded", "EventItemInputTaken", "EventItemTurnEnded", "EventItemWorkerReady", "EventItemConfined", "EventItemLimitReached", "EventItemWorkerEnded", "EventItemEgress", "EventItemProtocolBroken", "EventItemOutputDropped", "EventItemMessagesDropped", "EventItemSessionEnded"]
 
 
 class _EventItemConfined(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     controls: list[ControlReport]
     isolation: Isolation
@@ -240,15 +240,15 @@ class EventItemConfined(_EventItemConfined, total=False):
     base64: Optional[str]
     # The body's length in bytes.
     bytes: int
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
 
 
 class _EventItemDisplay(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     kind: Literal["display"]
     mime: str
@@ -260,19 +260,19 @@ class EventItemDisplay(_EventItemDisplay, total=False):
     # The body's length in bytes.
     bytes: int
     id: Optional[str]
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     more: bool
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
-    # Replaces the display with the same `id`.
+    # Whether it replaces the display with the same `id`.
     update: bool
 
 
 class _EventItemEgress(TypedDict):
     allowed: bool
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     host: str
     kind: Literal["egress"]
@@ -284,16 +284,16 @@ class EventItemEgress(_EventItemEgress, total=False):
     base64: Optional[str]
     # The body's length in bytes.
     bytes: int
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     reason: str
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
 
 
 class _EventItemInputTaken(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     bytes: int
     kind: Literal["input_taken"]
@@ -302,15 +302,15 @@ class _EventItemInputTaken(TypedDict):
 
 class EventItemInputTaken(_EventItemInputTaken, total=False):
     base64: Optional[str]
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
 
 
 class _EventItemInterruptAsked(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     cause: StopCause
     kind: Literal["interrupt_asked"]
@@ -321,15 +321,15 @@ class EventItemInterruptAsked(_EventItemInterruptAsked, total=False):
     base64: Optional[str]
     # The body's length in bytes.
     bytes: int
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
 
 
 class _EventItemLimitReached(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     kind: Literal["limit_reached"]
     limit: Limit
@@ -341,15 +341,15 @@ class EventItemLimitReached(_EventItemLimitReached, total=False):
     base64: Optional[str]
     # The body's length in bytes.
     bytes: int
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
 
 
 class _EventItemMessagesDropped(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     count: int
     kind: Literal["messages_dropped"]
@@ -361,15 +361,15 @@ class EventItemMessagesDropped(_EventItemMessagesDropped, total=False):
     base64: Optional[str]
     # The body's length in bytes.
     bytes: int
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
 
 
 class _EventItemOutput(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     kind: Literal["output"]
     seq: Seq
@@ -377,20 +377,20 @@ class _EventItemOutput(TypedDict):
 
 
 class EventItemOutput(_EventItemOutput, total=False):
-    # Written by something that outlived its own turn.
+    # Whether a thread or process wrote it that outlived its turn.
     background: bool
     base64: Optional[str]
     # The body's length in bytes.
     bytes: int
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
 
 
 class _EventItemOutputDropped(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     bytes: int
     kind: Literal["output_dropped"]
@@ -400,15 +400,15 @@ class _EventItemOutputDropped(TypedDict):
 
 class EventItemOutputDropped(_EventItemOutputDropped, total=False):
     base64: Optional[str]
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
 
 
 class _EventItemProtocolBroken(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     kind: Literal["protocol_broken"]
     message: str
@@ -419,15 +419,15 @@ class EventItemProtocolBroken(_EventItemProtocolBroken, total=False):
     base64: Optional[str]
     # The body's length in bytes.
     bytes: int
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
 
 
 class _EventItemSessionEnded(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     kind: Literal["session_ended"]
     reason: EndReason
@@ -438,18 +438,18 @@ class EventItemSessionEnded(_EventItemSessionEnded, total=False):
     base64: Optional[str]
     # The body's length in bytes.
     bytes: int
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
-    # The figures of the reason, such as how long nobody used it.
+    # Details of the reason, for example how long the session was idle.
     message: Optional[str]
     receipt: Optional[Receipt]
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
 
 
 class _EventItemStdinWait(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     kind: Literal["stdin_wait"]
     prompt: str
@@ -461,15 +461,15 @@ class EventItemStdinWait(_EventItemStdinWait, total=False):
     base64: Optional[str]
     # The body's length in bytes.
     bytes: int
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
 
 
 class _EventItemTakenOver(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     epoch: Epoch
     kind: Literal["taken_over"]
@@ -480,15 +480,15 @@ class EventItemTakenOver(_EventItemTakenOver, total=False):
     base64: Optional[str]
     # The body's length in bytes.
     bytes: int
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
 
 
 class _EventItemToolCall(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     call: CallNo
     kind: Literal["tool_call"]
@@ -498,21 +498,22 @@ class _EventItemToolCall(TypedDict):
 
 class EventItemToolCall(_EventItemToolCall, total=False):
     base64: Optional[str]
+    # Bytes of arguments in this event.
     bytes: int
-    # How long the code wants to wait for it.
+    # How long the code waits for the result.
     deadline_ms: Optional[int]
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     more: bool
-    # Bytes of arguments in the events before this one, and in this one.
+    # Bytes of arguments in the earlier events of this call.
     offset: int
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
 
 
 class _EventItemToolCancel(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     call: CallNo
     kind: Literal["tool_cancel"]
@@ -523,17 +524,17 @@ class EventItemToolCancel(_EventItemToolCancel, total=False):
     base64: Optional[str]
     # The body's length in bytes.
     bytes: int
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
 
 
 class _EventItemToolEnded(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
-    # Bytes of the answer.
+    # Bytes of the result.
     bytes: int
     call: CallNo
     kind: Literal["tool_ended"]
@@ -544,17 +545,17 @@ class _EventItemToolEnded(TypedDict):
 
 class EventItemToolEnded(_EventItemToolEnded, total=False):
     base64: Optional[str]
-    # Why it failed; absent when the tool itself did.
+    # Why the call failed. Absent if the tool itself failed.
     code: Optional[ErrorCode]
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
 
 
 class _EventItemTurnAccepted(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     id: TurnId
     kind: Literal["turn_accepted"]
@@ -566,17 +567,17 @@ class EventItemTurnAccepted(_EventItemTurnAccepted, total=False):
     # The body's length in bytes.
     bytes: int
     deadline_ms: Optional[int]
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
-    # More of the code follows in the next event.
+    # Whether more of the code follows in the next event.
     more: bool
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
 
 
 class _EventItemTurnEnded(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     kind: Literal["turn_ended"]
     outcome: Outcome
@@ -588,17 +589,17 @@ class EventItemTurnEnded(_EventItemTurnEnded, total=False):
     # The body's length in bytes.
     bytes: int
     error: Optional[TurnError]
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     receipt: Optional[Receipt]
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
     usage: Usage
 
 
 class _EventItemWorkerEnded(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     cause: str
     kind: Literal["worker_ended"]
@@ -609,19 +610,19 @@ class EventItemWorkerEnded(_EventItemWorkerEnded, total=False):
     base64: Optional[str]
     # The body's length in bytes.
     bytes: int
-    # The limit that ended it.
+    # The limit that ended the worker, if a limit did.
     limit: Optional[Limit]
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
-    # The node had it replaced. The turn that was running on it, if any, is the event's turn.
+    # Whether the node requested the restart. The event's turn is the turn that ran on the worker, if any.
     replaced: bool
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
 
 
 class _EventItemWorkerReady(TypedDict):
-    # When the node took it in: milliseconds since the Unix epoch.
+    # When the node took the event: milliseconds since the Unix epoch.
     at_ms: int
     kind: Literal["worker_ready"]
     pid: int
@@ -634,28 +635,28 @@ class EventItemWorkerReady(_EventItemWorkerReady, total=False):
     base64: Optional[str]
     # The body's length in bytes.
     bytes: int
-    # What it can do, as it says. Absent in events of earlier releases.
+    # The capabilities that the worker declares. Absent in events of earlier releases.
     capabilities: Optional[list[str]]
-    # The keeper's own number for it; absent for what the node says itself.
+    # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     start: StartedBy
     text: Optional[str]
-    # The turn it belongs to; absent for facts of the session itself.
+    # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
 
 
 class Events(TypedDict):
     """Some events of a session, in order."""
 
-    # Ask for events after this one next.
+    # The `after` of the next request.
     after: Seq
-    # No event will follow these.
+    # Whether these are the last events of the session.
     ended: bool
     events: list[EventItem]
 
 
 class FileDeleted(TypedDict):
-    """What was removed."""
+    """A file that was deleted."""
 
     path: str
 
@@ -664,17 +665,17 @@ class _FileEntry(TypedDict):
     bytes: int
     kind: FileKind
     modified_ms: int
-    # In the workspace, whatever directory was asked for.
+    # The path relative to the workspace, also if another directory was requested.
     path: str
 
 
 class FileEntry(_FileEntry, total=False):
-    # Of plain files: changes with every change of the file.
+    # Only for regular files. It changes with every change of the file.
     etag: Optional[str]
 
 
 class FileEvent(TypedDict):
-    """Something happened to a file or directory below a watched one."""
+    """A change of a file or directory below a watched directory."""
 
     kind: FileEventKind
     path: str
@@ -685,15 +686,15 @@ FileKind = Literal["file", "directory", "link", "other"]
 
 
 class FileList(TypedDict):
-    """Some of the files in a workspace, in order: a directory comes before what is in it, and names are compared byte by byte."""
+    """One page of the files in a workspace, in order. A directory comes before its contents. Names are compared byte by byte."""
 
     entries: list[FileEntry]
-    # There are more: ask again with `after`, the last of these.
+    # Whether more entries follow. Request them with the last path of this page as `after`.
     more: bool
 
 
 class FileWritten(TypedDict):
-    """A file as it was put in place."""
+    """A file that was written."""
 
     bytes: int
     etag: str
@@ -701,44 +702,44 @@ class FileWritten(TypedDict):
 
 
 class ForkSession(TypedDict, total=False):
-    """A twin of a session."""
+    """The request for a twin of a session."""
 
-    # Which directories of the workspace are copied. Default: all but those that can be made or installed again.
+    # Which directories of the workspace are copied. Default: all except those that can be rebuilt or reinstalled.
     copy: CopyScope
-    # A name of the client's choice; made by the node when absent.
+    # The twin's id. Default: the node generates one.
     id: Optional[SessionId]
-    # Whose session the twin is. Default: the original's owner.
+    # The owner of the twin. Default: the original's owner.
     owner: Optional[Owner]
 
 
 class _ForkedSession(TypedDict):
-    # What the twin does not have, or has in common with the original.
+    # What the twin does not have, or shares with the original.
     not_carried: list[NotCarried]
-    # The twin. Its workspace is a copy, at another path than the original's.
+    # The twin. Its workspace is a copy at another path.
     session: Session
 
 
 class ForkedSession(_ForkedSession, total=False):
-    """What `POST /v1/sessions/{session}/fork` answers."""
+    """The reply of `POST /v1/sessions/{session}/fork`."""
 
-    # Threads and processes from before the fork that could still reach the twin. Empty for most forks, and where nothing confines the session.
+    # Threads and processes from before the fork that can still reach the twin. Empty for most forks, and for sessions without confinement.
     can_reach: list[CanReach]
-    # Directories of the workspace that the copy does not have, at most 64. `copy` with `all` copies them.
+    # Directories of the workspace that were not copied, at most 64. Fork with `copy: all` to copy them.
     left_out: list[LeftOutDirectory]
-    # How many more of these there are.
+    # Number of further directories that were not copied.
     left_out_more: int
 
 
 class Health(TypedDict):
     status: str
 
-# How the keeper holds its process tree.
+# How the keeper holds the processes of its session together.
 Hold = Literal["pid_namespace", "subreaper"]
 
-# Rules, any of which lets a host through.
+# A list of host rules. A host is allowed if any rule matches.
 HostRules = list[str]
 
-# Where the journal's index is. It is made of the journal, so nothing is lost with it.
+# Where the journal's index is. The index is derived from the journal, so its loss loses no data.
 IndexStorage = Literal["file", "memory"]
 
 # How strongly a session is confined.
@@ -746,52 +747,52 @@ Isolation = Literal["full", "landlock", "none"]
 
 
 class LeftOutDirectory(TypedDict):
-    """A directory of the workspace that the twin's copy does not have."""
+    """A directory of the workspace that the fork did not copy."""
 
-    # Whether the copy has a link to the original's, which the twin can read and not write.
+    # Whether the copy has a symlink to the original's directory, which the twin can read but not write.
     linked: bool
-    # Relative to the workspace.
+    # The path relative to the workspace.
     path: str
     why: LeftOutReason
 
 # Why a fork does not copy a directory.
 LeftOutReason = Literal["environment", "packages", "cache"]
 
-# A limit that a session ran into.
+# A limit that a session reached.
 Limit = Literal["memory", "processes", "disk", "wall_time"]
 
 
 class Limits(TypedDict, total=False):
-    """What a session may use. Absent: no limit of Windlass's own."""
+    """The resource limits of a session. Absent: Windlass sets no limit."""
 
-    # Processor time: 100 is one core.
+    # CPU time: 100 is one core.
     cpu_percent: Optional[int]
-    # What the workspace may grow by.
+    # By how much the workspace may grow.
     disk_bytes: Optional[int]
-    # The largest file that it can write.
+    # The size of the largest file that the session can write.
     file_bytes: Optional[int]
-    # Memory of all its processes together, its private `/tmp` included.
+    # Memory of all processes together, including the private `/tmp`.
     memory_bytes: Optional[int]
-    # Open files of one process.
+    # Number of open files of one process.
     open_files: Optional[int]
-    # Processes and threads at once.
+    # Number of processes and threads at the same time.
     processes: Optional[int]
-    # The private `/tmp`, and as much again for `/dev/shm`.
+    # The size of the private `/tmp`. `/dev/shm` has the same size in addition.
     tmp_bytes: Optional[int]
     # How long the session may live.
     wall_s: Optional[int]
 
-# An event's place in what one keeper has said, from 1. What node and keeper acknowledge by.
+# The sequence number of an event among the events of one keeper, from 1. The node acknowledges events by it.
 LinkSeq = int
 
-# What of the network can be reached.
+# The network access of a session.
 Network = Union[Literal["none", "open"], "NetworkHosts"]
 
 
 class NetworkHosts(TypedDict):
-    """These hosts, through the node's proxy."""
+    """Only these hosts, through the node's egress proxy."""
 
-    # These hosts, through the node's proxy.
+    # Only these hosts, through the node's egress proxy.
     hosts: HostRules
 
 
@@ -807,20 +808,20 @@ class _NodeStatus(TypedDict):
 
 
 class NodeStatus(_NodeStatus, total=False):
-    """The node as it is now."""
+    """The current state of the node."""
 
-    # Where its TCP door is, if it is open.
+    # The address of the TCP door. Absent if the door is closed.
     listen: Optional[str]
-    # Absent where the node is of a release that does not say.
+    # Absent if the node is of an earlier release.
     storage: Optional[StateStorage]
 
 
 class NotCarried(TypedDict):
-    """Something that a fork leaves with the original."""
+    """An item that a fork leaves with the original."""
 
-    # Its name, as far as it has one.
+    # The name of the item, if it has one.
     name: str
-    # `thread`, `process`, `socket`, `pipe`, `gpu`, `descriptor`; `file`, which the copy of the workspace does not have; or `shared_memory`, which both have in common from then on.
+    # `thread`, `process`, `socket`, `pipe`, `gpu`, `descriptor`; `file`, which the copy of the workspace does not have; or `shared_memory`, which original and twin share after the fork.
     what: str
 
 # How a turn ended.
@@ -830,51 +831,51 @@ Outcome = Literal["ok", "error", "interrupted", "timed_out", "lost"]
 _OutputView = TypedDict(
     "_OutputView",
     {
-        # Bytes of output in all.
+        # Total bytes of output.
         "bytes": int,
-        # Where the turn's output starts in the session's, for `GET output?from=`.
+        # The offset of the turn's output in the session's output, for `GET output?from=`.
         "from": int,
-        # The shown text: all of it, or head, marker and tail. Bytes that are not UTF-8 show as U+FFFD.
+        # The whole text, or head, marker and tail. Bytes that are not UTF-8 are shown as U+FFFD.
         "text": str,
     },
 )
 
 
 class OutputView(_OutputView, total=False):
-    """A turn's output within a byte budget: its head, its tail, and what is between."""
+    """A turn's output within a byte budget: the head, the tail, and the number of bytes between them."""
 
-    # The raw bytes in base64, where they are not UTF-8.
+    # The raw bytes in base64, if they are not UTF-8.
     base64: Optional[str]
     # Bytes between head and tail that are not shown.
     omitted_bytes: int
 
-# Whose sessions these are: a name that a client gives to those it makes, so that it can offer tools to all of them.
+# The owner of sessions: a name that a client gives to its sessions, so that it can offer tools to all of them.
 Owner = str
 
 
 class _Policy(TypedDict):
-    # Variables of the node's own environment that the code gets, besides the usual.
+    # Variables of the node's environment that the code gets, in addition to the default ones.
     environment: list[str]
-    # What cannot be seen, wherever else it would be readable.
+    # Hidden paths. They cannot be read, even below a readable path.
     hidden: list[str]
     limits: Limits
     network: Network
     preset: Preset
-    # Names directly below a writable root that can be read, and neither written, replaced nor made.
+    # Names directly below a writable root that can be read, but not written, replaced or created.
     protected: list[str]
-    # What can be read, the workspace besides. `/` is the whole system.
+    # Readable paths, in addition to the workspace. `/` is the whole system.
     readable: list[str]
     # Controls without which the session does not start.
     required: list[Control]
     workspace: WorkspaceAccess
-    # What can be written besides the workspace and the private directories.
+    # Writable paths, in addition to the workspace and the private directories.
     writable: list[str]
 
 
 class Policy(_Policy, total=False):
-    """A whole policy: nothing in it is left to a default."""
+    """A complete policy, without defaults to fill in."""
 
-    # Absent: the strongest that the machine can do.
+    # Absent: the strongest level that the machine supports.
     isolation: Optional[Isolation]
     # Tools of the node's MCP servers that the code may call.
     tools: list[ToolRule]
@@ -882,71 +883,71 @@ class Policy(_Policy, total=False):
 
 
 class PolicyRequest(TypedDict, total=False):
-    """What a client asks for: a preset, and what differs from it."""
+    """The policy that a client requests: a preset, and the differences from it."""
 
-    # Besides the usual: variables of the node's own environment that the code gets.
+    # Variables of the node's environment that the code gets, in addition to the default ones.
     environment: list[str]
-    # Besides the preset's: what cannot be seen.
+    # Hidden paths, in addition to the preset's.
     hidden: list[str]
-    # Default: the strongest that the machine can do; never `none` unless it is named.
+    # Default: the strongest level that the machine supports, but never `none`.
     isolation: Optional[Isolation]
     limits: Limits
-    # Instead of the preset's.
+    # The network access, instead of the preset's.
     network: Optional[Network]
     # Default: `workspace`.
     preset: Optional[Preset]
-    # Instead of the preset's: what can be read. Absolute paths, or `~/...`.
+    # Readable paths, instead of the preset's. Absolute, or `~/...`.
     readable: Optional[list[str]]
-    # Instead of the preset's: controls without which the session does not start.
+    # Controls without which the session does not start, instead of the preset's.
     required: Optional[list[Control]]
-    # Paths of the preset's hidden or protected lists that are not to be hidden or protected.
+    # Entries to remove from the preset's hidden and protected lists.
     shown: list[str]
-    # Tools of the node's MCP servers that the code may call: `files.read`, `files.*`, `*`. Default: none. Tools that a client offers to its own sessions need no leave.
+    # Tools of the node's MCP servers that the code may call: `files.read`, `files.*`, `*`. Default: none. Tools that a client offers to its own sessions need no rule.
     tools: list[ToolRule]
     # Default: `local`.
     unix_sockets: Optional[UnixSockets]
-    # Besides the preset's: what can be written.
+    # Writable paths, in addition to the preset's.
     writable: list[str]
 
 
 class PoolInfo(TypedDict):
-    """Workers that wait."""
+    """The pool of an environment."""
 
     ready: int
     size: int
 
-# A policy to start from.
+# A predefined policy.
 Preset = Literal["read-only", "workspace", "open"]
 
 
 class PruneRequest(TypedDict, total=False):
     """What to remove."""
 
-    # Only say what would be removed.
+    # Only report what would be removed.
     dry_run: bool
-    # Of ended sessions only those that ended longer ago, in seconds; all of them when absent. What the node's own retention would remove goes in any case, and so do leftovers.
+    # Remove only sessions that ended more than this many seconds ago. Default: all ended sessions. Leftovers, and sessions that the node's retention would remove, are always removed.
     older_than_s: Optional[int]
 
 
 class Pruned(TypedDict):
-    """What `POST /v1/node/prune` answers."""
+    """The reply of `POST /v1/node/prune`."""
 
-    # What the disk got back, or would get back.
+    # Bytes that were freed, or would be.
     bytes: int
-    # False where not all could be measured: a dry run may then have said too little.
+    # False if not everything could be measured. A dry run may then report too little.
     complete: bool
-    # Nothing was removed.
+    # True if nothing was removed, because the request was a dry run.
     dry_run: bool
-    # What could not be removed, with the reason.
+    # Items that could not be removed, with the reason.
     failed: list[str]
-    # How many more there are. `bytes` counts them.
+    # Number of further removed items. `bytes` includes them.
     more: int
-    # At most 1,000 of them, in the order in which they went.
+    # The removed items, at most 1,000, in the order of removal.
     removed: list[PrunedItem]
 
 
 class PrunedItem(TypedDict):
-    """Something that was removed, or would be."""
+    """An item that was removed, or would be."""
 
     bytes: int
     kind: DiskKind
@@ -955,84 +956,84 @@ class PrunedItem(TypedDict):
 
 
 class Receipt(TypedDict):
-    """What a loss cost: what was kept and what is gone."""
+    """The report of a loss: what was kept and what was lost."""
 
     kept: list[str]
     lost: list[str]
 
 
 class SearchMatch(TypedDict):
-    """A line that holds the text."""
+    """A line that contains the text."""
 
-    # The line around it, cut to 512 bytes.
+    # The line around the match, cut to 512 bytes.
     line: str
-    # Where the match is in the session's output.
+    # The offset of the match in the session's output.
     offset: int
 
 
 class SearchResult(TypedDict):
     matches: list[SearchMatch]
-    # More matches follow the last one.
+    # Whether more matches follow the last one.
     more: bool
 
-# An event's place in its session, from 1. What clients see and resume from.
+# The sequence number of an event in its session, from 1. Clients resume from it.
 Seq = int
 
 
 class _Session(TypedDict):
     created_at_ms: int
     id: SessionId
-    # Worker messages that were not understood or came for another turn.
+    # Number of worker messages that were dropped: of an unknown kind, or for another turn.
     messages_dropped: int
     # Output bytes produced so far.
     output_bytes: int
-    # Output bytes produced and no longer kept.
+    # Output bytes that are no longer kept.
     output_dropped_bytes: int
-    # Fresh workers started after a loss.
+    # Number of workers started after the first.
     restarts: int
-    # The last event.
+    # The sequence number of the last event.
     seq: Seq
     state: SessionState
-    # Turns accepted so far.
+    # Number of turns accepted so far.
     turns: int
-    # Turns that wait behind it.
+    # Number of turns that wait behind the running one.
     waiting: int
-    # What the worker calls itself; empty until it is up.
+    # The worker's name for itself. Empty until the worker is ready.
     worker: str
     workspace: str
 
 
 class Session(_Session, total=False):
-    """A session as it is now."""
+    """The current state of a session."""
 
-    # What the worker can do, as it says: `stdin`, `interrupt`, `display`, `tools`, `fork`. Absent until it is up.
+    # The capabilities that the worker declares: `stdin`, `interrupt`, `display`, `tools`, `fork`. Absent until the worker is ready.
     capabilities: Optional[list[str]]
-    # How the policy is enforced, once a worker was started under it.
+    # How the policy is enforced. Absent until a worker was started under it.
     confinement: Optional[Confinement]
-    # The deadline of its turns that have none of their own, where it was made with one.
+    # The default deadline of turns that the session was created with. Absent: the node's default.
     deadline_ms: Optional[int]
     ended: Optional[Ended]
-    # The session that it was forked from.
+    # The session that this session was forked from.
     forked_from: Optional[SessionId]
     hold: Optional[Hold]
-    # Its idle timeout, where it was made with one; 0: it has none.
+    # The idle timeout that the session was created with. 0: none. Absent: the node's default.
     idle_s: Optional[int]
-    # The keeper's process.
+    # The keeper's process id.
     keeper_pid: Optional[int]
-    # Which kind of worker it has.
+    # The kind of worker.
     kind: str
-    # Whose session it is.
+    # The owner of the session.
     owner: Optional[Owner]
-    # What its code may touch.
+    # What the session's code may access.
     policy: Optional[Policy]
-    # How the worker was started, once it is up.
+    # How the worker was started. Absent until the worker is ready.
     started_by: Optional[StartedBy]
     # The running turn.
     turn: Optional[TurnId]
-    # The worker's process, as the keeper numbers it.
+    # The worker's process id, in the keeper's pid namespace.
     worker_pid: Optional[int]
 
-# A session's name, unique in its node: chosen by the client or made by the node. It names a directory and a socket, so its characters are few.
+# The id of a session, unique in its node. The client chooses it, or the node generates it. A directory and a socket have this name, so few characters are allowed.
 SessionId = str
 
 
@@ -1044,48 +1045,48 @@ SessionState = Literal["starting", "idle", "busy", "awaiting_input", "interrupti
 
 class SessionTool(TypedDict):
     name: str
-    # How code calls it.
+    # How code calls the tool.
     signature: str
     summary: str
 
 
 class SessionTools(TypedDict):
-    """What the code of a session may call."""
+    """The tools that a session's code may call."""
 
-    # There are more than these.
+    # Whether there are more tools.
     more: bool
     tools: list[SessionTool]
 
-# How a worker came to be. Its session is the same, whichever it was.
+# How a worker was started. The session behaves the same in every case.
 StartedBy = Literal["exec", "zygote", "pool", "fork"]
 
 
 class _StateStorage(TypedDict):
     index: IndexStorage
-    # Lines of the node's log that could not be written since the node started.
+    # Number of log lines that the node could not write since it started.
     log_lines_dropped: int
 
 
 class StateStorage(_StateStorage, total=False):
-    """The disk with the node's state."""
+    """The disk that holds the node's state."""
 
-    # Bytes that the node can still write there, if that can be found out. A node without room refuses new turns with `disk_full`.
+    # Bytes that the node can still write there. Absent if unknown. A node without disk space refuses new turns with `disk_full`.
     free_bytes: Optional[int]
 
 
 class StdinWait(TypedDict):
-    """What a turn asks for."""
+    """A turn's request for input."""
 
     prompt: str
-    # Do not show or store the answer.
+    # Whether the input is a secret: do not show or store it.
     secret: bool
 
-# Who wants a turn stopped.
+# Why a turn is stopped.
 StopCause = Literal["client", "deadline"]
 
 
 class StopNode(TypedDict):
-    """How the node is to stop."""
+    """How the node stops."""
 
     sessions: StopSessions
 
@@ -1100,18 +1101,18 @@ class _SubmitTurn(TypedDict):
 
 
 class SubmitTurn(_SubmitTurn, total=False):
-    """A turn to run."""
+    """The request to run a turn."""
 
-    # How long the turn may run, from when the worker gets it. Default: the session's, or the node's.
+    # How long the turn may run after the worker receives it. Default: the session's deadline, else the node's.
     deadline_ms: Optional[int]
-    # A name of the client's choice: sending it twice runs it once.
+    # An id that the client chooses. A turn that is sent twice with the same id runs once.
     id: Optional[TurnId]
-    # The most output bytes in the reply.
+    # Maximum output bytes in the reply.
     output_bytes_max: Optional[int]
-    # How long the reply may wait for the turn to end or ask for input. Default 0.
+    # How long the reply may wait until the turn ends or asks for input. Default: 0.
     wait_ms: int
 
-# `files.read`, `files.*` or `*`.
+# A tool rule: `files.read`, `files.*` or `*`.
 ToolRule = str
 
 
@@ -1124,59 +1125,59 @@ class _Turn(TypedDict):
 
 
 class Turn(_Turn, total=False):
-    """A turn as it is now."""
+    """The current state of a turn."""
 
     displays: list[DisplayRef]
     error: Optional[TurnError]
-    # How it ended, once it has.
+    # How the turn ended. Absent until it ends.
     outcome: Optional[Outcome]
     receipt: Optional[Receipt]
-    # What it waits for, while it does.
+    # The input that the turn waits for, while it waits.
     stdin_wait: Optional[StdinWait]
     usage: Optional[Usage]
 
 
 class _TurnError(TypedDict):
     message: str
-    # The exception's class, or a short name of what happened.
+    # The class of the exception, or a short name of the failure.
     name: str
 
 
 class TurnError(_TurnError, total=False):
     """What went wrong in a turn."""
 
-    # A stable code when Windlass ended the turn; absent when the code itself raised.
+    # A stable code if Windlass ended the turn. Absent if the code itself raised the error.
     code: Optional[ErrorCode]
 
-# A turn's name, unique in its session: chosen by the client (then sending it twice runs it once) or its number in decimal.
+# The id of a turn, unique in its session. The client chooses it, or it is the turn's number in decimal. A turn that is sent twice with the same chosen id runs once.
 TurnId = str
 
 
 class TurnInput(TypedDict, total=False):
     """Input for a running turn."""
 
-    # Raw bytes, for what is not text.
+    # Raw bytes in base64, for input that is not text.
     base64: Optional[str]
-    # No input follows.
+    # End of input: no more input follows.
     eof: bool
     text: Optional[str]
 
-# A turn's place in its session, from 1, in the order accepted. Workers know turns by it.
+# The number of a turn in its session, from 1, in the order accepted. Workers know turns by this number.
 TurnNo = int
 
 TurnState = Literal["waiting", "running", "awaiting_input", "interrupting", "ended"]
 
-# Which unix sockets the code can make. Connected pairs it always can.
+# Which Unix sockets the code can create. Connected pairs are always allowed.
 UnixSockets = Literal["local", "none"]
 
 
 class Usage(TypedDict):
-    """What a turn cost."""
+    """The resources that a turn used."""
 
-    # Processor time of the worker process (and, for turns over 2 ms, of its ended children).
+    # CPU time of the worker process and, for turns over 2 ms, of its ended children.
     cpu_ms: float
     output_bytes: int
-    # The most memory the worker process has held so far in the session.
+    # Peak memory of the worker process so far in the session.
     peak_rss_bytes: int
     wall_ms: float
 
@@ -1184,7 +1185,7 @@ WorkspaceAccess = Literal["read", "write"]
 
 
 class WrittenBack(TypedDict):
-    """What a write-back did: all that it was asked for."""
+    """The result of a write-back. Either all requested changes are done, or none."""
 
     deleted: list[FileDeleted]
     written: list[FileWritten]
@@ -1197,12 +1198,12 @@ class _ZygoteInfo(TypedDict):
 class ZygoteInfo(_ZygoteInfo, total=False):
     """The process that an environment's workers are forked from."""
 
-    # Why there is none.
+    # Why there is no zygote.
     error: Optional[str]
-    # Modules that could not be imported, and why.
+    # Modules that could not be imported, with the reason.
     missing: list[str]
     pid: Optional[int]
-    # What it takes, counting what it shares with its workers as its share.
+    # Proportional set size: memory shared with workers counts in proportion.
     pss_kib: Optional[int]
 
 ZygoteState = Literal["none", "starting", "ready", "failed"]

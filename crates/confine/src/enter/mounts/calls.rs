@@ -1,4 +1,4 @@
-//! The kernel's mount calls, by descriptor.
+//! The kernel's mount system calls. All of them work on descriptors.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,14 +13,15 @@ use rustix::mount::{
 
 use super::super::rights::check;
 
-/// What a mount and all below it get.
+/// Flags to set on a mount.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Attributes {
+pub(super) struct MountFlags {
     set: u64,
+    /// Also set them on all mounts below.
     below: bool,
 }
 
-impl Attributes {
+impl MountFlags {
     const RDONLY: u64 = 1;
     const NOSUID: u64 = 2;
     const NODEV: u64 = 4;
@@ -34,6 +35,7 @@ impl Attributes {
     }
 }
 
+/// The kernel's `struct mount_attr`.
 #[repr(C)]
 struct MountAttr {
     set: u64,
@@ -42,10 +44,10 @@ struct MountAttr {
     user_namespace: u64,
 }
 
-pub(super) fn set_attributes(mount: BorrowedFd<'_>, attributes: Attributes) -> Result<(), Errno> {
-    let wanted = MountAttr { set: attributes.set, clear: 0, propagation: 0, user_namespace: 0 };
+pub(super) fn set_flags(mount: BorrowedFd<'_>, mount_flags: MountFlags) -> Result<(), Errno> {
+    let wanted = MountAttr { set: mount_flags.set, clear: 0, propagation: 0, user_namespace: 0 };
     const RECURSIVE: libc::c_int = 0x8000;
-    let flags = libc::AT_EMPTY_PATH | if attributes.below { RECURSIVE } else { 0 };
+    let flags = libc::AT_EMPTY_PATH | if mount_flags.below { RECURSIVE } else { 0 };
     // SAFETY: the pointers are to a constant and to a live value of the given size.
     check(unsafe {
         libc::syscall(
@@ -59,22 +61,23 @@ pub(super) fn set_attributes(mount: BorrowedFd<'_>, attributes: Attributes) -> R
     })
 }
 
-/// Nothing that is mounted here from now on shows outside, or the other way round.
-pub(super) fn separate() -> Result<(), Errno> {
+/// Stops mount propagation: mounts in this namespace do not appear outside, and outside mounts do not appear
+/// here.
+pub(super) fn stop_propagation() -> Result<(), Errno> {
     mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
 }
 
-/// A path of the machine, with no link on the way.
+/// Opens a path of the machine. Fails if the path contains a symlink.
 pub(in crate::enter) fn source(path: &CStr) -> Result<OwnedFd, Errno> {
     open(CWD, path, OFlags::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS)
 }
 
-/// A path of the view, with no link on the way and no way out.
+/// Opens a path of the view. Fails if the path contains a symlink or leaves the view.
 pub(super) fn target(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
     open(root, path, OFlags::empty(), IN_VIEW)
 }
 
-/// The same, where the last name may be a link: then it is the link that is opened.
+/// The same, but the last component may be a symlink; then it opens the symlink itself.
 pub(super) fn target_or_link(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
     open(root, path, OFlags::NOFOLLOW, IN_VIEW)
 }
@@ -88,7 +91,7 @@ fn open(
     more: OFlags,
     resolve: ResolveFlags,
 ) -> Result<OwnedFd, Errno> {
-    /// The kernel asks again where a rename elsewhere made it unsure.
+    /// `openat2` returns EAGAIN if a concurrent rename could have moved the path.
     const ATTEMPTS: usize = 16;
     let mut answer = Err(Errno::AGAIN);
     for _ in 0..ATTEMPTS {
@@ -101,7 +104,7 @@ fn open(
     answer
 }
 
-/// A copy of the mount at a descriptor, with all below it.
+/// Copies the mount at a descriptor and all mounts below it.
 pub(super) fn clone_tree(of: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     clone_with(of, OpenTreeFlags::AT_RECURSIVE)
 }
@@ -118,10 +121,10 @@ pub(super) fn attach(tree: BorrowedFd<'_>, at: BorrowedFd<'_>) -> Result<(), Err
     move_mount(tree, c"", at, c"", flags)
 }
 
-/// Puts a mask, or a read-only copy of itself, over a place.
+/// Mounts a read-only copy of `with` at `at`: a mask, or `at` itself.
 pub(super) fn cover(with: BorrowedFd<'_>, at: BorrowedFd<'_>) -> Result<(), Errno> {
     let copy = clone_with(with, OpenTreeFlags::empty())?;
-    set_attributes(copy.as_fd(), Attributes::MASK)?;
+    set_flags(copy.as_fd(), MountFlags::MASK)?;
     attach(copy.as_fd(), at)
 }
 
@@ -130,7 +133,7 @@ pub(super) fn make_tmpfs(size: &CStr, mode: &CStr) -> Result<OwnedFd, Errno> {
     make_fs(c"tmpfs", &[(c"size", size), (c"mode", mode)], attributes)
 }
 
-/// A new file system, mounted nowhere yet.
+/// Makes a new file system that is not mounted yet.
 pub(super) fn make_fs(
     kind: &CStr,
     options: &[(&CStr, &CStr)],
@@ -144,7 +147,7 @@ pub(super) fn make_fs(
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// Makes the view the root of this process and of all in its mount namespace; the old root goes.
+/// Makes the view the root of this mount namespace and unmounts the old root.
 pub(super) fn pivot(root: BorrowedFd<'_>) -> Result<(), Errno> {
     rustix::process::fchdir(root)?;
     rustix::process::pivot_root(c".", c".")?;

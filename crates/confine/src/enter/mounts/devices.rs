@@ -1,4 +1,4 @@
-//! A `/dev` of the session's own: the harmless devices, terminals, shared memory.
+//! The private `/dev` of a view: harmless devices, terminals and shared memory.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,10 +8,10 @@ use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
 use super::calls::{
-    Attributes, attach, clone_tree, make_fs, make_tmpfs, set_attributes, source, target,
+    MountFlags, attach, clone_tree, make_fs, make_tmpfs, set_flags, source, target,
 };
 
-/// Devices that give nothing away: name in `/dev`, and where it is on the machine.
+/// Harmless devices: the name in `/dev`, and the path on the machine.
 const NODES: [(&CStr, &CStr); 6] = [
     (c"null", c"/dev/null"),
     (c"zero", c"/dev/zero"),
@@ -50,9 +50,9 @@ pub(super) fn make(root: BorrowedFd<'_>, shm_size: &CStr) -> Result<(), Errno> {
     attach(shm.as_fd(), target(dev.as_fd(), c"shm")?.as_fd())?;
     rustix::fs::mkdirat(&dev, c"pts", Mode::from(0o755))?;
     let options = [(c"ptmxmode", c"666"), (c"mode", c"620")];
-    // A terminal is a device: here they must work.
+    // No `nodev` here: terminals are devices and must work.
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let terminals = make_fs(c"devpts", &options, attributes)?;
     attach(terminals.as_fd(), target(dev.as_fd(), c"pts")?.as_fd())?;
-    set_attributes(dev.as_fd(), Attributes::READ_ONLY)
+    set_flags(dev.as_fd(), MountFlags::READ_ONLY)
 }

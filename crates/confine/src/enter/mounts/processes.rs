@@ -1,5 +1,5 @@
-//! A `/proc` of the session's own pid namespace. What in it speaks of the whole machine is made
-//! read-only, or covered: for user 0 of a node that runs as root, file modes protect nothing.
+//! The `/proc` of a view. It shows the session's pid namespace. Files that concern the whole machine are
+//! read-only or covered: if the node runs as root, file modes do not protect them from the session.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,11 +10,11 @@ use rustix::mount::MountAttrFlags;
 
 use super::calls::{attach, cover, make_fs, target};
 
-/// Knobs of the kernel.
+/// Kernel settings, which a session can read and not change.
 const READ_ONLY: [&CStr; 5] =
     [c"proc/sys", c"proc/sysrq-trigger", c"proc/irq", c"proc/bus", c"proc/fs"];
 
-/// The machine's memory, keys, timers, log and addresses.
+/// Files that show the machine's memory, keys, timers, log and kernel addresses.
 const HIDDEN: [&CStr; 13] = [
     c"proc/kcore",
     c"proc/keys",
@@ -44,20 +44,20 @@ pub(super) fn make(
     for path in READ_ONLY {
         match target(root, path) {
             Err(Errno::NOENT) => {}
-            place => {
-                let place = place?;
-                cover(place.as_fd(), place.as_fd())?;
+            found => {
+                let found = found?;
+                cover(found.as_fd(), found.as_fd())?;
             }
         }
     }
     for path in HIDDEN {
-        let place = match target(root, path) {
+        let found = match target(root, path) {
             Err(Errno::NOENT) => continue,
-            place => place?,
+            found => found?,
         };
-        let kind = FileType::from_raw_mode(rustix::fs::fstat(&place)?.st_mode);
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
         let mask = if kind == FileType::Directory { directory_mask } else { file_mask };
-        cover(mask, place.as_fd())?;
+        cover(mask, found.as_fd())?;
     }
     Ok(())
 }

@@ -1,73 +1,75 @@
-//! The zygote's side: what the forked interpreter does by itself on its way to being a worker.
+//! The zygote's side: what the forked interpreter does in order to become a worker.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
-use super::super::channel::{Channel, Word};
-use super::super::places::{self, Places};
-use crate::enter::{Begun, Failed, Prepared, Step};
+use super::super::channel::{Channel, StartupMessage};
+use super::super::descriptors::{self, WorkerDescriptors};
+use crate::enter::{ConfineStep, PreparedPlan, StepError, UnenteredView};
 use crate::plan::{Mount, NetworkPlan, Plan};
 
-/// The keeper's number in its own pid namespace.
+/// The keeper's pid in its pid namespace.
 const KEEPER: i32 = 1;
 
 /// Why a forked interpreter did not become a worker.
 #[derive(Debug)]
 pub(crate) enum BecomeError {
+    /// The plan cannot be prepared, or does not fit this process.
     Unprepared,
-    Confine(Failed),
+    Confine(StepError),
     CanaryThrough,
 }
 
-/// Says the worker's number, for whoever forked it.
-pub(crate) fn say_worker(channel: &Channel, worker: i32) {
-    channel.say(&Word::Pids { init: 0, worker });
+/// Sends the keeper the worker's pid.
+pub(crate) fn send_worker_pid(channel: &Channel, worker: i32) {
+    channel.send(&StartupMessage::Pids { init: 0, worker });
 }
 
-/// Says that the namespaces could not be entered, for whoever asked for a worker in them.
-pub(crate) fn say_not_joined(channel: &Channel, errno: i32) {
-    channel.say(&Word::Failed(Failed { step: Step::Join, errno, place: 0 }));
+/// Tells the keeper that its namespaces could not be entered.
+pub(crate) fn send_join_error(channel: &Channel, errno: i32) {
+    channel.send(&StartupMessage::Failed(StepError { step: ConfineStep::Join, errno, index: 0 }));
 }
 
-/// A view that was built before there was a session.
+/// A view that was built before the worker had a session.
 #[derive(Debug)]
-pub(crate) struct Built {
-    prepared: Prepared,
-    begun: Begun,
+pub(crate) struct PrebuiltView {
+    prepared: PreparedPlan,
+    view: UnenteredView,
 }
 
-/// Whether this process has entered a network namespace that was made for it.
-static NETWORKED: AtomicBool = AtomicBool::new(false);
+/// Whether this process has entered the network namespace that was made for it.
+static HAS_OWN_NETWORK: AtomicBool = AtomicBool::new(false);
 
-/// A plan that has a network of its own is for none that is still in the machine's.
-fn prepare(plan: &Plan) -> Result<Prepared, BecomeError> {
-    if plan.network != NetworkPlan::Machine && !NETWORKED.load(Ordering::Relaxed) {
+/// Prepares a plan. Refuses a plan with its own network while this process is still in the machine's network
+/// namespace.
+fn prepare(plan: &Plan) -> Result<PreparedPlan, BecomeError> {
+    if plan.network != NetworkPlan::Machine && !HAS_OWN_NETWORK.load(Ordering::Relaxed) {
         return Err(BecomeError::Unprepared);
     }
-    Prepared::below(plan, KEEPER).map_err(|_| BecomeError::Unprepared)
+    PreparedPlan::with_keeper(plan, KEEPER).map_err(|_| BecomeError::Unprepared)
 }
 
-/// Builds a view in the calling process, which has one thread and waits for a session.
-pub(crate) fn build_ahead(plan: &Plan, channel: &Channel) -> Result<Built, BecomeError> {
+/// Builds a view in the calling process, which has one thread and no session yet.
+pub(crate) fn build_ahead(plan: &Plan, channel: &Channel) -> Result<PrebuiltView, BecomeError> {
     let prepared = prepare(plan)?;
     match prepared.begin_view() {
-        Ok(begun) => Ok(Built { prepared, begun }),
+        Ok(view) => Ok(PrebuiltView { prepared, view }),
         Err(failed) => {
-            channel.say(&Word::Failed(failed));
+            channel.send(&StartupMessage::Failed(failed));
             Err(BecomeError::Confine(failed))
         }
     }
 }
 
-/// Confines the calling process, which has one thread, tests the sandbox, and says what came of it.
-/// Where a view was built, the plan's has only what is to be added to it.
+/// Confines the calling process, which has one thread, runs the canaries, and reports the result. If the
+/// process has already built its view, the plan contains only the mounts to add.
 pub(crate) fn become_worker(
     plan: &Plan,
-    built: Option<Built>,
+    built: Option<PrebuiltView>,
     cwd: &std::ffi::CStr,
-    places: &Places<'_>,
+    descriptors: &WorkerDescriptors<'_>,
     channel: &Channel,
 ) -> Result<(), BecomeError> {
     let prepared = prepare(plan)?;
@@ -81,28 +83,29 @@ pub(crate) fn become_worker(
         return Err(BecomeError::Unprepared);
     }
     let become_it = || {
-        prepared.shed()?;
+        prepared.drop_zygote_capabilities()?;
         if let Some(built) = &built {
-            // Before its descriptors are closed with all others.
-            built.prepared.finish_view(&built.begun, &prepared)?;
+            // This comes first: the next step closes the view's descriptors with all others.
+            built.prepared.finish_view(&built.view, &prepared)?;
         }
-        places::take(places, channel)?;
+        descriptors::install(descriptors, channel)?;
         let listener = match &built {
             Some(_) => prepared.confine_in_view()?,
             None => prepared.confine()?,
         };
         if let Some(listener) = listener {
-            channel.hand_over(b'L', listener.as_fd());
+            channel.send_descriptor(b'L', listener.as_fd());
         }
         let results = prepared.canaries.run();
-        channel.say(&Word::Canaries(results));
-        rustix::process::chdir(cwd).map_err(Failed::at(Step::Directory))?;
-        // Other rights than those it was started with had made it unreadable, even to itself.
-        set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(Failed::at(Step::Rights))?;
+        channel.send(&StartupMessage::Canaries(results));
+        rustix::process::chdir(cwd).map_err(StepError::at(ConfineStep::Directory))?;
+        // Changing its capabilities made the process unreadable, even to itself.
+        set_dumpable_behavior(DumpableBehavior::Dumpable)
+            .map_err(StepError::at(ConfineStep::Rights))?;
         Ok(results)
     };
     let became = become_it();
-    // Its descriptors are closed, or the process is about to end.
+    // The view's descriptors are closed, or the process is about to exit: nothing must close them again.
     std::mem::forget(built);
     match became {
         Ok(results) if results.required_failed => Err(BecomeError::CanaryThrough),
@@ -111,20 +114,20 @@ pub(crate) fn become_worker(
             Ok(())
         }
         Err(failed) => {
-            channel.say(&Word::Failed(failed));
+            channel.send(&StartupMessage::Failed(failed));
             Err(BecomeError::Confine(failed))
         }
     }
 }
 
-/// Enters namespaces: those of the process that `of` is a pidfd of, or the one that it is.
+/// Enters namespaces. `of` is the pidfd of a process, or a namespace itself.
 pub(crate) fn join(of: BorrowedFd<'_>, spaces: libc::c_int) -> Result<(), i32> {
     use std::os::fd::AsRawFd;
     // SAFETY: no memory is passed.
     let answer = unsafe { libc::setns(of.as_raw_fd(), spaces) };
     match answer {
         0 => {
-            NETWORKED.fetch_or(spaces & libc::CLONE_NEWNET != 0, Ordering::Relaxed);
+            HAS_OWN_NETWORK.fetch_or(spaces & libc::CLONE_NEWNET != 0, Ordering::Relaxed);
             Ok(())
         }
         _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)),

@@ -1,9 +1,9 @@
-//! Forking a worker through a process that is no copy. The one between the zygote and the worker only
-//! enters namespaces, forks and ends: it shares the zygote's memory, which stands still meanwhile. So
-//! that memory is copied once for a worker, and not twice.
+//! Forks a worker through an intermediate process that shares the zygote's memory (`CLONE_VM | CLONE_VFORK`).
+//! The intermediate process only enters namespaces, forks the worker and exits; the zygote is suspended
+//! meanwhile. So the kernel copies the zygote's page tables once for each worker, not twice.
 //!
-//! The worker begins on the stack of the one between and goes back to the zygote's, of which it has a
-//! copy: [`windlass_split`] returns in it once more.
+//! The worker begins on the intermediate process's stack and then switches to its copy of the zygote's stack:
+//! [`windlass_split`] returns a second time, in the worker.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,23 +11,23 @@ use std::os::fd::BorrowedFd;
 use super::super::channel::Channel;
 use super::inside;
 
-/// Where a worker is to be forked.
+/// Where to fork a worker.
 #[derive(Debug)]
-pub(crate) struct Order<'a> {
-    /// Whose namespaces the worker is in.
+pub(crate) struct WorkerForkOrder<'a> {
+    /// The process whose namespaces the worker enters.
     pub of: BorrowedFd<'a>,
     pub spaces: libc::c_int,
-    /// Where its number is told.
+    /// Receives the worker's pid.
     pub channel: &'a Channel,
 }
 
-/// Who goes on.
+/// The process in which [`split`] returns.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Split {
+pub(crate) enum SplitSide {
     Worker,
-    /// The zygote: the one between has this number, and has ended.
+    /// The zygote. The intermediate process has this pid and has exited.
     Zygote {
-        between: i32,
+        intermediate: i32,
     },
 }
 
@@ -35,27 +35,27 @@ pub(crate) enum Split {
 ///
 /// # Safety
 /// The caller has one thread.
-pub(crate) unsafe fn split(order: &Order<'_>) -> io::Result<Split> {
+pub(crate) unsafe fn split(order: &WorkerForkOrder<'_>) -> io::Result<SplitSide> {
     // SAFETY: the caller's promise.
     unsafe { machine::split(order) }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod machine {
-    use super::{Channel, Order, Split, inside, io};
+    use super::{Channel, SplitSide, WorkerForkOrder, inside, io};
 
-    /// What the one between may need: it makes a few system calls, and runs what libraries do before
-    /// and after a fork.
+    /// The stack of the intermediate process. It makes a few system calls and runs the fork handlers of
+    /// libraries.
     const STACK_BYTES: usize = 256 * 1024;
 
-    /// Tells the C library that the kernel does not keep the number of the processor up to date for
-    /// this thread: as for every thread that was made of one with shared memory.
+    /// `RSEQ_CPU_ID_REGISTRATION_FAILED`: tells libc that the kernel does not update the processor number of
+    /// this thread. That is so after `clone` with shared memory.
     const NOT_REGISTERED: i32 = -2;
 
     std::arch::global_asm!(
         ".hidden windlass_split",
         ".globl windlass_split",
-        // (flags, stack, function, argument, where to keep this stack's place)
+        // (flags, stack, function, argument, where to store this stack's pointer)
         "windlass_split:",
         "push rbp",
         "push rbx",
@@ -88,7 +88,7 @@ mod machine {
         "ud2",
         ".hidden windlass_resume",
         ".globl windlass_resume",
-        // (the place on the other stack)
+        // (the stored stack pointer)
         "windlass_resume:",
         "mov rsp, rdi",
         "xor eax, eax",
@@ -102,51 +102,55 @@ mod machine {
             stack: *mut u8,
             function: extern "C" fn(*const libc::c_void) -> !,
             argument: *const libc::c_void,
-            place: *mut usize,
+            stack_pointer: *mut usize,
         ) -> libc::c_long;
-        fn windlass_resume(place: usize) -> !;
+        fn windlass_resume(stack_pointer: usize) -> !;
     }
 
-    struct Between<'a> {
-        order: &'a Order<'a>,
-        /// Where the zygote's stack is.
-        place: usize,
+    struct Intermediate<'a> {
+        order: &'a WorkerForkOrder<'a>,
+        /// The zygote's stack pointer.
+        stack_pointer: usize,
     }
 
-    pub unsafe fn split(order: &Order<'_>) -> io::Result<Split> {
+    pub unsafe fn split(order: &WorkerForkOrder<'_>) -> io::Result<SplitSide> {
         let mut stack = vec![0_u128; STACK_BYTES / size_of::<u128>()];
-        let mut between = Between { order, place: 0 };
-        let (argument, place) = ((&raw const between).cast(), &raw mut between.place);
+        let mut intermediate = Intermediate { order, stack_pointer: 0 };
+        let argument = (&raw const intermediate).cast();
+        let stack_pointer = &raw mut intermediate.stack_pointer;
         let flags = (libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD) as libc::c_ulong;
         let top = stack.as_mut_ptr_range().end.cast();
-        // SAFETY: the stack is ours and large enough, all that is pointed to outlives the one between,
-        // and nothing else runs in this memory until that one has ended.
-        let answer = unsafe { windlass_split(flags, top, go_between, argument, place) };
+        // SAFETY: the stack is ours and large enough, all pointers outlive the intermediate process, and no
+        // other code runs in this memory until that process has exited.
+        let answer =
+            unsafe { windlass_split(flags, top, run_intermediate, argument, stack_pointer) };
         match answer {
-            0 => Ok(Split::Worker),
-            1.. => Ok(Split::Zygote { between: i32::try_from(answer).unwrap_or(i32::MAX) }),
+            0 => Ok(SplitSide::Worker),
+            1.. => {
+                Ok(SplitSide::Zygote { intermediate: i32::try_from(answer).unwrap_or(i32::MAX) })
+            }
             _ => Err(io::Error::from_raw_os_error(i32::try_from(-answer).unwrap_or(libc::EINVAL))),
         }
     }
 
-    extern "C" fn go_between(between: *const libc::c_void) -> ! {
-        // SAFETY: it is on the zygote's stack, which stands still.
-        let between = unsafe { &*between.cast::<Between<'_>>() };
-        let Order { of, spaces, channel } = between.order;
+    extern "C" fn run_intermediate(argument: *const libc::c_void) -> ! {
+        // SAFETY: the value is on the stack of the zygote, which is suspended.
+        let intermediate = unsafe { &*argument.cast::<Intermediate<'_>>() };
+        let WorkerForkOrder { of, spaces, channel } = intermediate.order;
         if let Err(errno) = inside::join(*of, *spaces) {
-            inside::say_not_joined(channel, errno);
+            inside::send_join_error(channel, errno);
             end(1);
         }
-        // SAFETY: one thread, as the zygote, whose memory this is.
+        // SAFETY: this memory has one thread, because the zygote is suspended.
         match unsafe { libc::fork() } {
             0 => {
-                forget_processor();
-                // SAFETY: the zygote's stack is copied, and stands where it stood.
-                unsafe { windlass_resume(between.place) }
+                forget_processor_number();
+                // SAFETY: the worker has a copy of the zygote's stack at the same address.
+                unsafe { windlass_resume(intermediate.stack_pointer) }
             }
             worker @ 1.. => {
                 let channel: &Channel = channel;
-                inside::say_worker(channel, worker);
+                inside::send_worker_pid(channel, worker);
                 end(0)
             }
             _ => end(1),
@@ -154,13 +158,14 @@ mod machine {
     }
 
     fn end(code: libc::c_int) -> ! {
-        // SAFETY: ends this process, and runs nothing of the zygote's.
+        // SAFETY: exits without running any code of the zygote.
         unsafe { libc::_exit(code) }
     }
 
-    /// The C library believes the number that the kernel wrote for the zygote's thread.
-    fn forget_processor() {
-        // SAFETY: names that end with 0; what is found is read as what the C library declares it.
+    /// Invalidates the processor number in the thread's rseq area: libc would otherwise trust the number that
+    /// the kernel wrote for the zygote's thread.
+    fn forget_processor_number() {
+        // SAFETY: the names end with NUL, and the symbols have the types that libc declares.
         unsafe {
             let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr());
             let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr());
@@ -170,7 +175,7 @@ mod machine {
             let thread: *mut u8;
             std::arch::asm!("mov {}, fs:0", out(reg) thread, options(nostack, readonly));
             let numbers = thread.offset(*offset.cast::<isize>()).cast::<i32>();
-            // The second of its numbers is the processor's.
+            // The second field of the rseq area is the processor number.
             numbers.add(1).write(NOT_REGISTERED);
         }
     }
@@ -178,9 +183,9 @@ mod machine {
 
 #[cfg(not(target_arch = "x86_64"))]
 mod machine {
-    use super::{Order, Split, io};
+    use super::{SplitSide, WorkerForkOrder, io};
 
-    pub unsafe fn split(_: &Order<'_>) -> io::Result<Split> {
+    pub unsafe fn split(_: &WorkerForkOrder<'_>) -> io::Result<SplitSide> {
         Err(io::Error::from_raw_os_error(libc::ENOSYS))
     }
 }

@@ -4,7 +4,7 @@ use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 
 use super::*;
 
-fn paths(named: impl IntoIterator<Item = Named>) -> BTreeSet<PathBuf> {
+fn paths(named: impl IntoIterator<Item = SocketName>) -> BTreeSet<PathBuf> {
     named.into_iter().map(|socket| socket.path).collect()
 }
 
@@ -21,7 +21,7 @@ fn sockets_are_found_by_path_and_abstract_ones_are_not() {
 }
 
 #[test]
-fn the_kernel_tells_of_each_that_can_be_reached_and_whose_it_is() {
+fn sock_diag_lists_each_reachable_socket_with_its_owner() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let _listener = UnixListener::bind(at("listens")).unwrap();
@@ -35,7 +35,7 @@ fn the_kernel_tells_of_each_that_can_be_reached_and_whose_it_is() {
     let ours = |found: BTreeSet<PathBuf>| -> BTreeSet<PathBuf> {
         found.into_iter().filter(|path| path.starts_with(dir.path())).collect()
     };
-    let named = asked().unwrap();
+    let named = from_sock_diag().unwrap();
     let me = rustix::process::geteuid().as_raw();
     let own = named.iter().filter(|socket| socket.path.starts_with(dir.path()));
     assert!(own.clone().all(|socket| socket.uid == Some(me)), "{:?}", own.collect::<Vec<_>>());
@@ -49,29 +49,29 @@ fn the_kernel_tells_of_each_that_can_be_reached_and_whose_it_is() {
 }
 
 #[test]
-fn an_answer_that_makes_no_sense_is_none() {
+fn a_malformed_reply_is_an_error() {
     let mut found = BTreeSet::new();
     for bytes in [&[255, 255, 255, 255, 0, 0][..], &[1, 0, 0, 0], &[0; 16]] {
-        assert_eq!(in_part(bytes, &mut found), Err(Errno::BADMSG));
+        assert_eq!(parse_part(bytes, &mut found), Err(Errno::BADMSG));
     }
-    assert_eq!(in_part(&[], &mut found), Ok(Part::More));
+    assert_eq!(parse_part(&[], &mut found), Ok(SocketDumpPart::More));
     assert!(found.is_empty());
 }
 
-/// A directory with sockets in it, outside of what is private in a session.
-struct Crowd {
+/// A directory with sockets, outside the directories that are private in a view.
+struct SocketFixture {
     dir: tempfile::TempDir,
     _listeners: Vec<UnixListener>,
-    named: BTreeSet<Named>,
+    named: BTreeSet<SocketName>,
 }
 
 const OTHER: u32 = 4_000_000;
 
-impl Crowd {
+impl SocketFixture {
     fn new(of_others: usize, own: usize) -> Self {
         let dir = tempfile::tempdir_in("/var").or_else(|_| tempfile::tempdir()).unwrap();
         let me = rustix::process::geteuid().as_raw();
-        // Names of others' sockets sort first.
+        // Names of other users' sockets sort first.
         let kinds = std::iter::repeat_n(("a", OTHER), of_others);
         let kinds = kinds.chain(std::iter::repeat_n(("z", me), own));
         let mut listeners = Vec::new();
@@ -79,86 +79,90 @@ impl Crowd {
         for (number, (name, uid)) in kinds.enumerate() {
             let path = dir.path().join(format!("{name}{number}"));
             listeners.push(UnixListener::bind(&path).unwrap());
-            named.insert(Named { path, uid: Some(uid) });
+            named.insert(SocketName { path, uid: Some(uid) });
         }
         Self { dir, _listeners: listeners, named }
     }
 
-    /// As the user with this number sees it.
-    fn choose(&self, shown: &[&Path], me: u32) -> Found {
-        // Where there is nothing but a directory for all, it is shown by its name.
+    /// The covers that the user with this id gets.
+    fn choose(&self, shown: &[&Path], me: u32) -> SocketCovers {
+        // If the fixture is in `/tmp`, which is private in a view, the directory is shown by its path.
         let whole = [self.dir.path()];
         let in_tmp = self.dir.path().starts_with("/tmp") && shown.is_empty();
         let shown = if in_tmp { &whole[..] } else { shown };
         let (hidden, opened) = (BTreeMap::new(), BTreeMap::new());
         choose(
             self.named.clone(),
-            &Sight { shown, named: &[], opened: &opened, hidden: &hidden },
+            &VisibleFiles { shown, named: &[], opened: &opened, hidden: &hidden },
             me,
         )
     }
 }
 
 #[test]
-fn others_with_many_sockets_do_not_crowd_out_the_rest() {
-    let crowd = Crowd::new(SOCKETS_MAX + 50, 10);
+fn many_sockets_of_another_user_do_not_use_up_the_limit() {
+    let fixture = SocketFixture::new(SOCKETS_MAX + 50, 10);
     let me = rustix::process::geteuid().as_raw();
-    let found = crowd.choose(&[], me);
+    let found = fixture.choose(&[], me);
     let own = found
         .covered
         .iter()
         .filter(|path| path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"z")));
     assert_eq!(own.count(), 10);
-    assert_eq!((found.covered.len(), found.left), (SOCKETS_MAX, 60), "{found:?}");
+    assert_eq!((found.covered.len(), found.uncovered), (SOCKETS_MAX, 60), "{found:?}");
 }
 
 #[test]
 fn a_directory_of_another_user_is_covered_as_a_whole_unless_something_in_it_is_shown() {
-    let crowd = Crowd::new(SOCKETS_MAX + 50, 0);
-    if crowd.dir.path().starts_with("/tmp") || !rustix::process::geteuid().is_root() {
-        // The directory must be somebody else's, and not private.
+    let fixture = SocketFixture::new(SOCKETS_MAX + 50, 0);
+    if fixture.dir.path().starts_with("/tmp") || !rustix::process::geteuid().is_root() {
+        // The directory must belong to another user and must not be private in a view.
         return;
     }
-    std::os::unix::fs::chown(crowd.dir.path(), Some(OTHER), None).unwrap();
-    let found = crowd.choose(&[], 0);
-    assert_eq!((found.covered.len(), found.left), (SOCKETS_MAX + 1, 0));
-    assert!(found.covered.contains(&crowd.dir.path().to_owned()));
-    let inside = crowd.dir.path().join("work");
-    let found = crowd.choose(&[&inside], 0);
-    assert_eq!((found.covered.len(), found.left), (SOCKETS_MAX, 50));
+    std::os::unix::fs::chown(fixture.dir.path(), Some(OTHER), None).unwrap();
+    let found = fixture.choose(&[], 0);
+    assert_eq!((found.covered.len(), found.uncovered), (SOCKETS_MAX + 1, 0));
+    assert!(found.covered.contains(&fixture.dir.path().to_owned()));
+    let inside = fixture.dir.path().join("work");
+    let found = fixture.choose(&[&inside], 0);
+    assert_eq!((found.covered.len(), found.uncovered), (SOCKETS_MAX, 50));
 }
 
 #[test]
-fn a_name_that_leads_to_something_else_now_covers_nothing() {
-    let crowd = Crowd::new(1, 0);
-    let name = crowd.named.first().unwrap().path.clone();
+fn a_path_that_is_no_longer_a_socket_is_not_covered() {
+    let fixture = SocketFixture::new(1, 0);
+    let name = fixture.named.first().unwrap().path.clone();
     std::fs::remove_file(&name).unwrap();
     std::os::unix::fs::symlink("/usr/bin/env", &name).unwrap();
-    assert_eq!(crowd.choose(&[], 0), Found::default());
+    assert_eq!(fixture.choose(&[], 0), SocketCovers::default());
     std::fs::remove_file(&name).unwrap();
     std::fs::create_dir(&name).unwrap();
-    assert_eq!(crowd.choose(&[], 0), Found::default());
+    assert_eq!(fixture.choose(&[], 0), SocketCovers::default());
 }
 
 #[test]
-fn a_name_that_is_no_text_is_counted_and_not_put_into_a_plan() {
-    let mut crowd = Crowd::new(1, 0);
-    let path = crowd.dir.path().join(OsStr::from_bytes(b"\xff"));
+fn a_path_that_is_not_utf8_is_counted_and_not_covered() {
+    let mut fixture = SocketFixture::new(1, 0);
+    let path = fixture.dir.path().join(OsStr::from_bytes(b"\xff"));
     let _odd = UnixListener::bind(&path).unwrap();
-    crowd.named.insert(Named { path, uid: Some(OTHER) });
-    let found = crowd.choose(&[], rustix::process::geteuid().as_raw());
-    assert_eq!((found.covered.len(), found.left), (1, 1), "{found:?}");
+    fixture.named.insert(SocketName { path, uid: Some(OTHER) });
+    let found = fixture.choose(&[], rustix::process::geteuid().as_raw());
+    assert_eq!((found.covered.len(), found.uncovered), (1, 1), "{found:?}");
     assert!(found.covered.iter().all(|path| path.to_str().is_some()));
 }
 
 #[test]
-fn what_is_hidden_or_private_needs_no_cover() {
-    let hidden = BTreeMap::from([(PathBuf::from("/h/u/.state"), Kind::Directory)]);
+fn a_socket_in_a_hidden_or_private_directory_needs_no_cover() {
+    let hidden = BTreeMap::from([(PathBuf::from("/h/u/.state"), PathKind::Directory)]);
     let work = Path::new("/tmp/work");
     let opened = BTreeMap::from([(PathBuf::from("/h/u"), BTreeMap::new())]);
-    let sight =
-        Sight { shown: &[work, Path::new("/")], named: &[], opened: &opened, hidden: &hidden };
-    for (path, holds) in [
+    let visible = VisibleFiles {
+        shown: &[work, Path::new("/")],
+        named: &[],
+        opened: &opened,
+        hidden: &hidden,
+    };
+    for (path, exposed) in [
         ("/h/u/.state/r/keeper.sock", false),
         ("/h/u/.state-of-things/a.sock", true),
         ("/run/docker.sock", false),
@@ -167,20 +171,20 @@ fn what_is_hidden_or_private_needs_no_cover() {
         ("/tmp/work/a.sock", true),
         ("/srv/a.sock", true),
     ] {
-        assert_eq!(sight.holds(Path::new(path)), holds, "{path}");
+        assert_eq!(visible.exposes(Path::new(path)), exposed, "{path}");
     }
-    assert!(sight.can_lose(Path::new("/srv")));
+    assert!(visible.can_cover(Path::new("/srv")));
     for kept in ["/tmp", "/tmp/work", "/tmp/work/inside", "/h", "/h/u"] {
-        assert!(!sight.can_lose(Path::new(kept)), "{kept}");
+        assert!(!visible.can_cover(Path::new(kept)), "{kept}");
     }
 }
 
 #[test]
-fn sockets_in_a_directory_that_the_policy_names_are_meant_to_be_reached() {
+fn sockets_in_a_directory_that_the_policy_names_are_not_covered() {
     let (hidden, opened) = (BTreeMap::new(), BTreeMap::new());
     let named = [Path::new("/tmp/gates")];
-    let sight = Sight { shown: &named, named: &named, opened: &opened, hidden: &hidden };
-    assert!(!sight.holds(Path::new("/tmp/gates/one")));
-    assert!(sight.holds(Path::new("/tmp/gates/deeper/one")));
-    assert!(sight.holds(Path::new("/srv/other")));
+    let visible = VisibleFiles { shown: &named, named: &named, opened: &opened, hidden: &hidden };
+    assert!(!visible.exposes(Path::new("/tmp/gates/one")));
+    assert!(visible.exposes(Path::new("/tmp/gates/deeper/one")));
+    assert!(visible.exposes(Path::new("/srv/other")));
 }

@@ -1,5 +1,5 @@
-//! A file's content as an answer: in pieces that are read on the pool when the last one is on its
-//! way, so that memory does not depend on the file.
+//! The content of a file as a response. Each piece is read on the blocking pool when the last piece was
+//! taken, so memory use does not depend on the size of the file.
 
 use std::fs::File;
 use std::io;
@@ -17,19 +17,19 @@ use super::super::reply::Refusal;
 use crate::failure::Failure;
 use windlass_files::OpenFile;
 
-/// Bytes read at once.
+/// Maximum size of a piece.
 const PIECE_BYTES: u64 = 128 * 1024;
 
-/// Which bytes of a file are asked for.
+/// Which bytes of a file a request asks for.
 #[derive(Debug, PartialEq, Eq)]
-enum Wanted {
+enum RequestedRange {
     Whole,
     Part {
         from: u64,
         to: u64,
     },
-    /// None that it has.
-    Nothing,
+    /// The range is outside the file.
+    Unsatisfiable,
 }
 
 pub(super) fn answer(opened: OpenFile, asked: &HeaderMap) -> Response {
@@ -38,11 +38,12 @@ pub(super) fn answer(opened: OpenFile, asked: &HeaderMap) -> Response {
     let text = |name| asked.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let range = text(header::RANGE)
         .filter(|_| text(header::IF_RANGE).is_none_or(|if_range| if_range == etag));
-    let (status, from, to) = match range.map_or(Wanted::Whole, |range| wanted(range, total)) {
-        Wanted::Whole => (StatusCode::OK, 0, total),
-        Wanted::Part { from, to } => (StatusCode::PARTIAL_CONTENT, from, to),
-        Wanted::Nothing => return nothing(total),
-    };
+    let (status, from, to) =
+        match range.map_or(RequestedRange::Whole, |range| parse_range(range, total)) {
+            RequestedRange::Whole => (StatusCode::OK, 0, total),
+            RequestedRange::Part { from, to } => (StatusCode::PARTIAL_CONTENT, from, to),
+            RequestedRange::Unsatisfiable => return unsatisfiable(total),
+        };
     let mut headers = HeaderMap::new();
     let mut add = |name, value: &str| {
         headers.insert(name, HeaderValue::from_str(value).expect("digits and plain letters"));
@@ -58,8 +59,8 @@ pub(super) fn answer(opened: OpenFile, asked: &HeaderMap) -> Response {
     (status, headers, content(opened.file, from, to)).into_response()
 }
 
-fn nothing(total: u64) -> Response {
-    let message = format!("the range is not in the file, which has {total} bytes");
+fn unsatisfiable(total: u64) -> Response {
+    let message = format!("the range is outside the file, which has {total} bytes");
     let mut response = Refusal(Failure::new(ErrorCode::BadRequest, message)).into_response();
     *response.status_mut() = StatusCode::RANGE_NOT_SATISFIABLE;
     let total = HeaderValue::from_str(&format!("bytes */{total}")).expect("digits");
@@ -74,7 +75,7 @@ fn content(file: File, from: u64, to: u64) -> Body {
         }
         let source = file.clone();
         let read = tokio::task::spawn_blocking(move || piece(&source, at, to)).await;
-        // A file that became shorter ends the connection: the client must not take it for whole.
+        // A file that became shorter ends the connection, so that the client sees an incomplete response.
         let piece = read.unwrap_or_else(|error| Err(io::Error::other(error)));
         let next = piece.as_ref().map_or(to, |piece: &Bytes| at + piece.len() as u64);
         Some((piece, (file, next)))
@@ -98,25 +99,25 @@ fn piece(file: &File, at: u64, to: u64) -> io::Result<Bytes> {
     }
 }
 
-/// What a `Range` header asks for. Several ranges, or what is no range, is the whole file.
-fn wanted(range: &str, total: u64) -> Wanted {
-    let Some(range) = range.trim().strip_prefix("bytes=") else { return Wanted::Whole };
-    let Some((first, last)) = range.split_once('-') else { return Wanted::Whole };
+/// Parses a `Range` header. Several ranges or an invalid range mean the whole file.
+fn parse_range(range: &str, total: u64) -> RequestedRange {
+    let Some(range) = range.trim().strip_prefix("bytes=") else { return RequestedRange::Whole };
+    let Some((first, last)) = range.split_once('-') else { return RequestedRange::Whole };
     let (from, to) = match (first.trim(), last.trim()) {
         ("", last) => match last.parse::<u64>() {
             Ok(count) => (total.saturating_sub(count), total),
-            Err(_) => return Wanted::Whole,
+            Err(_) => return RequestedRange::Whole,
         },
         (first, "") => match first.parse() {
             Ok(from) => (from, total),
-            Err(_) => return Wanted::Whole,
+            Err(_) => return RequestedRange::Whole,
         },
         (first, last) => match (first.parse(), last.parse::<u64>()) {
             (Ok(from), Ok(last)) if from <= last => (from, last.saturating_add(1).min(total)),
-            _ => return Wanted::Whole,
+            _ => return RequestedRange::Whole,
         },
     };
-    if from < to { Wanted::Part { from, to } } else { Wanted::Nothing }
+    if from < to { RequestedRange::Part { from, to } } else { RequestedRange::Unsatisfiable }
 }
 
 #[cfg(test)]
@@ -124,8 +125,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_range_is_understood_and_all_else_is_the_whole_file() {
-        let part = |from, to| Wanted::Part { from, to };
+    fn a_single_range_is_served_and_all_else_means_the_whole_file() {
+        let part = |from, to| RequestedRange::Part { from, to };
         let cases = [
             ("bytes=0-0", part(0, 1)),
             ("bytes=2-4", part(2, 5)),
@@ -133,18 +134,18 @@ mod tests {
             ("bytes=-3", part(7, 10)),
             ("bytes=-30", part(0, 10)),
             ("bytes=5-99", part(5, 10)),
-            ("bytes=10-", Wanted::Nothing),
-            ("bytes=-0", Wanted::Nothing),
-            ("bytes=18446744073709551615-", Wanted::Nothing),
-            ("bytes=4-2", Wanted::Whole),
-            ("bytes=0-1,3-4", Wanted::Whole),
-            ("lines=1-2", Wanted::Whole),
-            ("bytes=", Wanted::Whole),
-            ("bytes=x-y", Wanted::Whole),
+            ("bytes=10-", RequestedRange::Unsatisfiable),
+            ("bytes=-0", RequestedRange::Unsatisfiable),
+            ("bytes=18446744073709551615-", RequestedRange::Unsatisfiable),
+            ("bytes=4-2", RequestedRange::Whole),
+            ("bytes=0-1,3-4", RequestedRange::Whole),
+            ("lines=1-2", RequestedRange::Whole),
+            ("bytes=", RequestedRange::Whole),
+            ("bytes=x-y", RequestedRange::Whole),
         ];
         for (text, expected) in cases {
-            assert_eq!(wanted(text, 10), expected, "{text}");
+            assert_eq!(parse_range(text, 10), expected, "{text}");
         }
-        assert_eq!(wanted("bytes=0-", 0), Wanted::Nothing);
+        assert_eq!(parse_range("bytes=0-", 0), RequestedRange::Unsatisfiable);
     }
 }

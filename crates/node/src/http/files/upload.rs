@@ -1,5 +1,5 @@
-//! A request's body into files: read here in pieces of bounded size, written on the pool, one piece
-//! after the other. Whoever goes away in the middle leaves nothing behind.
+//! Writes a request's body into files. The body is read in pieces of bounded size, and the blocking pool
+//! writes one piece after the other. An upload that breaks off leaves nothing behind.
 
 use std::time::Duration;
 
@@ -14,44 +14,44 @@ use super::super::App;
 use super::super::reply::{Answer, bad_request, internal};
 use super::on_pool;
 use crate::failure::Failure;
-use windlass_files::{FileError, Intake};
+use windlass_files::{BodySink, FileError};
 
-/// Bytes written at once.
+/// Minimum size of a piece, unless the body ends or has many small parts.
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// Parts of a body in one piece: many small ones cost more than their bytes.
+/// Maximum number of parts in one piece, because many small parts cost more than their bytes.
 const PIECE_PARTS: usize = 64;
 
-/// How long a body may stand still.
+/// Maximum time without new bytes of a body.
 const STALL_WAIT: Duration = Duration::from_secs(60);
 
-/// How long an upload waits for another to end before it is refused.
-const TURN_WAIT: Duration = Duration::from_secs(60);
+/// Maximum time that an upload waits for another upload to end.
+const SLOT_WAIT: Duration = Duration::from_secs(60);
 
-/// How much of a body that is refused is read away, so that its client hears why.
+/// Maximum number of bytes of a refused body that are discarded, so that the client can read the reason.
 const DISCARD_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// How long that may take.
+/// Maximum time to discard a refused body.
 const DISCARD_WAIT: Duration = Duration::from_secs(60);
 
-/// Takes a request's body in, and does what is to be done with it when all of it is there.
-pub(super) async fn receive<I: Intake, T: Send + 'static>(
+/// Receives a request's body into the sink that `begin` makes, and calls `finish` when the body is complete.
+pub(super) async fn receive<I: BodySink, T: Send + 'static>(
     app: &App,
     request: Request,
     begin: Answer<impl FnOnce() -> Result<I, FileError> + Send + 'static>,
     finish: fn(I) -> Result<T, FileError>,
 ) -> Answer<T> {
-    let awaits_word = request.headers().contains_key(header::EXPECT);
-    let mut incoming = Incoming { body: request.into_body(), begun: false };
+    let expects_continue = request.headers().contains_key(header::EXPECT);
+    let mut incoming = UploadBody { body: request.into_body(), begun: false };
     let taken = match begin {
-        Ok(begin) => incoming.take_in(app, begin).await,
+        Ok(begin) => incoming.write_into(app, begin).await,
         Err(refusal) => Err(refusal),
     };
     match taken {
-        Ok(intake) => on_pool(move || finish(intake)).await,
+        Ok(sink) => on_pool(move || finish(sink)).await,
         Err(refusal) => {
-            // Who waits to be told to go on has sent nothing yet, and will not.
-            if incoming.begun || !awaits_word {
+            // A client that waits for `100 Continue` has not sent a body.
+            if incoming.begun || !expects_continue {
                 app.serving.patience.within(DISCARD_WAIT, incoming.discard()).await;
             }
             Err(refusal)
@@ -59,35 +59,35 @@ pub(super) async fn receive<I: Intake, T: Send + 'static>(
     }
 }
 
-struct Incoming {
+struct UploadBody {
     body: Body,
     begun: bool,
 }
 
-impl Incoming {
-    async fn take_in<I: Intake>(
+impl UploadBody {
+    async fn write_into<I: BodySink>(
         &mut self,
         app: &App,
         begin: impl FnOnce() -> Result<I, FileError> + Send + 'static,
     ) -> Answer<I> {
-        let turn =
-            app.serving.patience.within(TURN_WAIT, app.files.uploads.clone().acquire_owned());
-        let Some(turn) = turn.await else {
-            let message = "other uploads take all of the node's places for them";
+        let slot =
+            app.serving.patience.within(SLOT_WAIT, app.files.uploads.clone().acquire_owned());
+        let Some(slot) = slot.await else {
+            let message = "all upload slots of the node are in use";
             return Err(Failure::new(ErrorCode::Overloaded, message).into());
         };
-        let _turn = turn.map_err(internal)?;
-        let mut intake = on_pool(begin).await?;
+        let _slot = slot.map_err(internal)?;
+        let mut sink = on_pool(begin).await?;
         loop {
             let piece = self.piece(app).await?;
             if piece.is_empty() {
-                return Ok(intake);
+                return Ok(sink);
             }
-            // If nobody waits for it any more it is dropped there, and what was staged with it.
-            intake = on_pool(move || match intake.take(&piece) {
-                Ok(()) => Ok(intake),
+            // If the request is cancelled, the pool drops the sink, and with it the staged files.
+            sink = on_pool(move || match sink.take(&piece) {
+                Ok(()) => Ok(sink),
                 Err(error) => {
-                    intake.give_up();
+                    sink.discard();
                     Err(error)
                 }
             })
@@ -104,7 +104,7 @@ impl Incoming {
             let Some(part) = app.serving.patience.within(STALL_WAIT, self.body.frame()).await
             else {
                 let seconds = STALL_WAIT.as_secs();
-                return Err(bad_request(format!("nothing of the body came for {seconds} s")));
+                return Err(bad_request(format!("no bytes of the body arrived for {seconds} s")));
             };
             let Some(part) = part else { break };
             let part = part.map_err(|error| bad_request(format!("the body broke off: {error}")))?;

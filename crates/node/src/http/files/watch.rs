@@ -1,4 +1,4 @@
-//! What happens in a workspace as a stream (SSE), until its client or the session goes.
+//! File events of a workspace as a stream (SSE), until the client disconnects or the session ends.
 
 use std::convert::Infallible;
 use std::io::ErrorKind;
@@ -18,16 +18,16 @@ use windlass_protocol::api::{ApiError, FileEvent, WatchQuery};
 use super::super::App;
 use super::super::reply::Answer;
 use super::super::sessions::live;
-use super::{on_pool, place};
+use super::{access, on_pool};
 use crate::bounds::BudgetShare;
 use crate::failure::Failure;
 use crate::session::idle::PresentClient;
-use windlass_files::{FileError, FilePath, Heard, Watch, Workspace};
+use windlass_files::{FileError, FilePath, WatchUpdate, Workspace, WorkspaceWatch};
 
-/// How often a quiet stream says that it is there. A client that is gone is found out by it.
+/// Interval of keep-alive comments on a quiet stream. A write to a client that is gone fails.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Bytes of the kernel's events taken at once.
+/// Size of the buffer for inotify events.
 const BATCH_BYTES: usize = 64 * 1024;
 
 /// Follow what happens in a directory of the workspace and those below it, as a stream (SSE) with a
@@ -41,15 +41,15 @@ pub(crate) async fn watch(app: App, session: String, query: WatchQuery) -> Answe
     let permit = app.files.watches.clone().try_acquire_owned();
     let permit = permit.map_err(|_| Failure::from(FileError::TooManyWatches))?;
     let connection = app.serving.bounds.long_connections.claim(1)?;
-    let place = place(&app, handle.info());
+    let access = access(&app, handle.info());
     let files = app.clone();
     let (watch, first) = on_pool(move || {
         let path = FilePath::directory(&query.path)?;
-        Watch::begin(Workspace::open(&place, &files.files)?, path)
+        WorkspaceWatch::begin(Workspace::open(&access, &files.files)?, path)
     })
     .await?;
     let source = watch.source();
-    let following = Following {
+    let stream_state = WatchStream {
         app,
         watch: Some(watch),
         source,
@@ -59,34 +59,34 @@ pub(crate) async fn watch(app: App, session: String, query: WatchQuery) -> Answe
         _permit: permit,
         _connection: connection,
     };
-    let pieces = stream::unfold(following, |mut following| async {
-        let piece = following.next().await?;
-        Some((Ok::<_, Infallible>(piece), following))
+    let pieces = stream::unfold(stream_state, |mut stream_state| async {
+        let piece = stream_state.next().await?;
+        Some((Ok::<_, Infallible>(piece), stream_state))
     });
     let headers =
         [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::from_stream(pieces)).into_response())
 }
 
-struct Following {
+struct WatchStream {
     app: App,
-    /// Away while it is on the pool; gone when there is nothing more to watch.
-    watch: Option<Watch>,
+    /// Absent while the blocking pool has it, and when there is nothing more to watch.
+    watch: Option<WorkspaceWatch>,
     source: Arc<pipe::Receiver>,
     _client: PresentClient,
-    /// Goes when the session does.
+    /// Closes when the session ends.
     seen: channel::Receiver<Seq>,
-    /// What is told before anything has happened.
+    /// Events to send first: directories that cannot be watched.
     first: Option<Vec<FileEvent>>,
     _permit: OwnedSemaphorePermit,
     _connection: BudgetShare,
 }
 
-impl Following {
+impl WatchStream {
     /// The next piece of the stream; `None` at its end.
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(first) = self.first.take() {
-            // Something, so that the client knows that it is watched from here on.
+            // Sent at once, so that the client knows that the watch has begun.
             return Some([&b": watching\n\n"[..], &sse(&first)[..]].concat().into());
         }
         while self.watch.is_some() {
@@ -109,14 +109,14 @@ impl Following {
                 Err(_) => return None,
             }
             let mut watch = self.watch.take()?;
-            let hearing = tokio::task::spawn_blocking(move || (watch.hear(&batch), watch));
-            let (heard, watch) = hearing.await.ok()?;
-            let events = match heard {
-                Heard::Events(events) => {
+            let reading = tokio::task::spawn_blocking(move || (watch.read_events(&batch), watch));
+            let (update, watch) = reading.await.ok()?;
+            let events = match update {
+                WatchUpdate::Events(events) => {
                     self.watch = Some(watch);
                     events
                 }
-                Heard::Gone(events) => events,
+                WatchUpdate::Gone(events) => events,
             };
             if !events.is_empty() {
                 return Some(sse(&events));

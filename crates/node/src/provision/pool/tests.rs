@@ -8,17 +8,17 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Steps a pool of two workers a key through `script`: `<ms> <event> [<key or worker>]`, with `short` in
-/// front where the machine is short of memory. Each line of the result has the event, the keys with
+/// Steps a pool with two workers per key through `script`: `<ms> <event> [<key or worker>]`, with `short` in
+/// front if the machine is short of memory. Each line of the result has the event, the keys with
 /// their workers (`A*2+1`: key A has workers, two ready and one being made), and the effects.
 #[track_caller]
 fn check(script: &str, expected: Expect) {
-    let mut pool = Pool::new(2);
+    let mut pool = WorkerPool::new(2);
     let mut lines = String::new();
     for line in script.split(';').map(str::trim) {
         let (memory, rest) = match line.strip_prefix("short ") {
-            Some(rest) => (Memory::Short, rest),
-            None => (Memory::Enough, line),
+            Some(rest) => (FreeMemory::Short, rest),
+            None => (FreeMemory::Enough, line),
         };
         let (at, said) = rest.split_once(' ').expect("a time and an event");
         let now = Duration::from_millis(at.parse().expect("milliseconds"));
@@ -30,20 +30,20 @@ fn check(script: &str, expected: Expect) {
     expected.assert_eq(&(trimmed.join("\n") + "\n"));
 }
 
-fn event(said: &str) -> Event {
+fn event(said: &str) -> PoolEvent {
     let (word, what) = said.split_once(' ').unwrap_or((said, ""));
     let key = || PoolKey(u64::from(what.as_bytes()[0]));
     let worker = || WorkerNo(what.parse().expect("a number"));
     match word {
-        "expect" => Event::Expected(key()),
-        "claim" => Event::Claimed(key()),
-        "made" => Event::Made(worker()),
-        "failed" => Event::MakeFailed(worker()),
-        "ended" => Event::Ended(worker()),
-        "stale" => Event::Stale(key()),
-        "gone" => Event::ZygoteGone,
-        "tick" => Event::Tick,
-        other => panic!("{other:?} is no event"),
+        "expect" => PoolEvent::Expected(key()),
+        "claim" => PoolEvent::Claimed(key()),
+        "made" => PoolEvent::Made(worker()),
+        "failed" => PoolEvent::MakeFailed(worker()),
+        "ended" => PoolEvent::Ended(worker()),
+        "stale" => PoolEvent::Stale(key()),
+        "gone" => PoolEvent::ZygoteGone,
+        "tick" => PoolEvent::Tick,
+        other => panic!("unknown event {other:?}"),
     }
 }
 
@@ -51,17 +51,17 @@ fn letter(key: PoolKey) -> char {
     char::from(u8::try_from(key.0).expect("a letter"))
 }
 
-fn shown(effect: &Effect) -> String {
+fn shown(effect: &PoolEffect) -> String {
     match effect {
-        Effect::Give(worker) => format!("give {}", worker.0),
-        Effect::Make(key, worker) => format!("make {} for {}", worker.0, letter(*key)),
-        Effect::End(worker) => format!("end {}", worker.0),
-        Effect::Forget(key) => format!("forget {}", letter(*key)),
+        PoolEffect::Give(worker) => format!("give {}", worker.0),
+        PoolEffect::Make(key, worker) => format!("make {} for {}", worker.0, letter(*key)),
+        PoolEffect::End(worker) => format!("end {}", worker.0),
+        PoolEffect::Forget(key) => format!("forget {}", letter(*key)),
     }
 }
 
-fn state(pool: &Pool) -> String {
-    let slot = |slot: &Slot| {
+fn state(pool: &WorkerPool) -> String {
+    let slot = |slot: &KeySlot| {
         let (key, star) = (letter(slot.key), if slot.filled { "*" } else { "" });
         format!("{key}{star}{}+{}", slot.ready.len(), slot.making.len())
     };
@@ -84,7 +84,7 @@ fn an_expected_key_is_filled_and_its_workers_are_given_in_order() {
 }
 
 #[test]
-fn the_pool_is_refilled_after_a_pause_and_in_a_row_of_claims_after_a_longer_one() {
+fn the_pool_is_refilled_after_a_pause_and_in_a_series_of_claims_after_a_longer_one() {
     check(
         "0 expect A; 1 made 1; 2 made 2; 10 claim A; 39 tick; 40 tick; 45 made 3; 50 claim A; \
          75 claim A; 100 claim A; 125 claim A; 150 claim A; 175 claim A; 200 claim A; 225 claim A; \
@@ -112,12 +112,12 @@ fn the_pool_is_refilled_after_a_pause_and_in_a_row_of_claims_after_a_longer_one(
 }
 
 #[test]
-fn in_a_rush_the_pool_is_refilled_after_it() {
+fn the_pool_is_refilled_after_a_rush() {
     let at = Duration::from_millis;
     for (gap_ms, made) in [(12, 0), (13, 2)] {
-        let mut pool = Pool::new(2);
+        let mut pool = WorkerPool::new(2);
         let claims = (0..30).flat_map(|claim| {
-            pool.step(Event::Claimed(PoolKey(1)), at(claim * gap_ms), Memory::Enough)
+            pool.step(PoolEvent::Claimed(PoolKey(1)), at(claim * gap_ms), FreeMemory::Enough)
         });
         assert_eq!(claims.count(), made, "claims every {gap_ms} ms");
         let last = 29 * gap_ms;
@@ -144,7 +144,7 @@ fn a_new_key_gets_workers_at_its_first_claim_while_there_is_room() {
 }
 
 #[test]
-fn a_key_too_many_replaces_one_that_was_not_claimed_between_its_last_two_claims() {
+fn a_key_above_the_limit_replaces_one_that_was_not_claimed_between_its_last_two_claims() {
     check(
         "0 claim A; 1 claim B; 2 claim C; 3 claim D; 4 claim E; 5 claim A; 6 claim B; 7 claim E; 8 claim E",
         expect![[r#"
@@ -162,7 +162,7 @@ fn a_key_too_many_replaces_one_that_was_not_claimed_between_its_last_two_claims(
 }
 
 #[test]
-fn keys_that_alternate_over_more_than_there_is_room_for_do_not_end_each_others_workers() {
+fn alternating_keys_above_the_limit_do_not_end_each_others_workers() {
     check(
         "0 claim A; 1 claim B; 2 claim C; 3 claim D; 4 claim E; 5 claim A; 6 claim B; 7 claim C; \
          8 claim D; 9 claim E",
@@ -200,7 +200,7 @@ fn keys_without_workers_are_forgotten_when_too_many_are_known() {
 }
 
 #[test]
-fn a_worker_that_fails_or_ends_is_replaced_and_after_a_failure_later() {
+fn a_worker_that_ends_is_replaced_at_once_and_one_that_fails_after_a_pause() {
     check(
         "0 expect A; 1 failed 1; 2 failed 2; 9000 tick; 10002 tick; 10003 made 3; 10004 made 4; 10005 ended 3",
         expect![[r#"
@@ -235,18 +235,21 @@ fn a_key_whose_workers_cannot_be_made_does_not_pause_another() {
 }
 
 #[test]
-fn nothing_is_due_while_a_worker_is_made_again() {
+fn no_tick_is_due_while_a_worker_is_made_again() {
     let (at, key) = (Duration::from_millis, PoolKey(1));
-    let mut pool = Pool::new(1);
-    pool.step(Event::Expected(key), at(0), Memory::Enough);
-    pool.step(Event::MakeFailed(WorkerNo(1)), at(0), Memory::Enough);
+    let mut pool = WorkerPool::new(1);
+    pool.step(PoolEvent::Expected(key), at(0), FreeMemory::Enough);
+    pool.step(PoolEvent::MakeFailed(WorkerNo(1)), at(0), FreeMemory::Enough);
     assert_eq!(pool.next_tick(at(1)), Some(RETRY));
-    assert_eq!(pool.step(Event::Tick, RETRY, Memory::Enough), [Effect::Make(key, WorkerNo(2))]);
+    assert_eq!(
+        pool.step(PoolEvent::Tick, RETRY, FreeMemory::Enough),
+        [PoolEffect::Make(key, WorkerNo(2))]
+    );
     assert_eq!(pool.next_tick(RETRY), None, "the answer of the one that is made tells more");
 }
 
 #[test]
-fn a_stale_key_and_a_zygote_that_is_gone_take_their_workers_with_them() {
+fn workers_of_a_stale_key_or_an_ended_zygote_are_ended() {
     check(
         "0 expect A; 1 made 1; 2 stale A; 3 made 2; 4 claim A; 34 tick; 35 made 3; 36 gone; 37 failed 4; 38 expect A",
         expect![[r#"
@@ -286,7 +289,7 @@ fn without_memory_nothing_is_made_and_the_least_recently_used_key_loses_its_work
 }
 
 #[test]
-fn a_key_that_nobody_claims_is_forgotten_unless_it_is_the_last() {
+fn an_unclaimed_key_is_forgotten_unless_it_is_the_last() {
     check(
         "0 expect A; 1 made 1; 2 made 2; 10 claim B; 40 tick; 41 made 3; 42 made 4; 300009 tick; 300010 tick; 900000 tick",
         expect![[r#"
@@ -304,54 +307,55 @@ fn a_key_that_nobody_claims_is_forgotten_unless_it_is_the_last() {
     );
 }
 
-fn any_event() -> impl Strategy<Value = (u64, Event, bool)> {
+fn any_event() -> impl Strategy<Value = (u64, PoolEvent, bool)> {
     let key = (0..10_u64).prop_map(PoolKey);
     let worker = (1..40_u64).prop_map(WorkerNo);
     let event = prop_oneof![
-        1 => key.clone().prop_map(Event::Expected),
-        6 => key.clone().prop_map(Event::Claimed),
-        6 => worker.clone().prop_map(Event::Made),
-        1 => worker.clone().prop_map(Event::MakeFailed),
-        1 => worker.prop_map(Event::Ended),
-        1 => key.prop_map(Event::Stale),
-        1 => Just(Event::ZygoteGone),
-        4 => Just(Event::Tick),
+        1 => key.clone().prop_map(PoolEvent::Expected),
+        6 => key.clone().prop_map(PoolEvent::Claimed),
+        6 => worker.clone().prop_map(PoolEvent::Made),
+        1 => worker.clone().prop_map(PoolEvent::MakeFailed),
+        1 => worker.prop_map(PoolEvent::Ended),
+        1 => key.prop_map(PoolEvent::Stale),
+        1 => Just(PoolEvent::ZygoteGone),
+        4 => Just(PoolEvent::Tick),
     ];
     (0..200_u64, event, prop::bool::weighted(0.1))
 }
 
 proptest! {
-    /// Every worker that was made is in the pool, given once or ended once, and every bound holds.
+    /// Every worker that was made is in the pool, was given once or was ended once, and every limit holds.
     #[test]
     fn no_worker_is_lost_or_given_twice(
         size in 0..4_usize,
         events in prop::collection::vec(any_event(), 0..200),
     ) {
-        let mut pool = Pool::new(size);
+        let mut pool = WorkerPool::new(size);
         let (mut making, mut alive) = (BTreeSet::new(), BTreeSet::new());
         let mut now = Duration::ZERO;
         for (wait, event, short) in events {
             now += Duration::from_millis(wait);
             match event {
-                // Only workers that are being made can be made, and only those in the pool can end.
-                Event::Made(worker) if making.remove(&worker) => {
+                // Skip events that cannot happen: only a worker that is being made can be made, and only a
+                // pooled worker can end.
+                PoolEvent::Made(worker) if making.remove(&worker) => {
                     alive.insert(worker);
                 }
-                Event::MakeFailed(worker) if making.remove(&worker) => {}
-                Event::Ended(worker) if alive.remove(&worker) => {}
-                Event::Made(_) | Event::MakeFailed(_) | Event::Ended(_) => continue,
+                PoolEvent::MakeFailed(worker) if making.remove(&worker) => {}
+                PoolEvent::Ended(worker) if alive.remove(&worker) => {}
+                PoolEvent::Made(_) | PoolEvent::MakeFailed(_) | PoolEvent::Ended(_) => continue,
                 _ => {}
             }
-            let memory = if short { Memory::Short } else { Memory::Enough };
+            let memory = if short { FreeMemory::Short } else { FreeMemory::Enough };
             for effect in pool.step(event, now, memory) {
                 match effect {
-                    Effect::Give(worker) | Effect::End(worker) => {
+                    PoolEffect::Give(worker) | PoolEffect::End(worker) => {
                         prop_assert!(alive.remove(&worker), "{worker:?} is not in the pool");
                     }
-                    Effect::Make(_, worker) => {
+                    PoolEffect::Make(_, worker) => {
                         prop_assert!(!short && making.insert(worker));
                     }
-                    Effect::Forget(_) => {}
+                    PoolEffect::Forget(_) => {}
                 }
             }
             let ready: BTreeSet<WorkerNo> =

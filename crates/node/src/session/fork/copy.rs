@@ -1,10 +1,12 @@
-//! The copy of a workspace for a twin: what it may take, and what its client is told when it is
-//! refused or is not whole. The copying itself is `windlass_beneath`.
+//! Copies a workspace for a twin, within limits. Turns errors and left out files into what the client is
+//! told. `windlass_beneath` does the copying.
 
 use std::path::Path;
 use std::time::Instant;
 
-use windlass_beneath::{CopyError, CopyLimits, Directory, Ignorable, LeftOut, SkipRule, Skipped};
+use windlass_beneath::{
+    CopyError, CopyLimits, CopyOmissions, Directory, Ignorable, SkipRule, SkippedDirectory,
+};
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{CopyScope, LeftOutDirectory, LeftOutReason};
 use windlass_protocol::limits::{FORK_BYTES_MAX, FORK_COPY_TIME, FORK_DEPTH_MAX, FORK_ENTRIES_MAX};
@@ -14,36 +16,36 @@ use super::refused;
 use crate::failure::Failure;
 use windlass_files::is_staged;
 
-/// The name of files that a copy does not have, in a fork's answer.
+/// The kind of left out files, in a fork's answer.
 const FILE: &str = "file";
 
-/// What a copy does not have.
+/// What is not in the copy.
 #[derive(Debug, Default)]
 pub(crate) struct NotCopied {
-    /// Files, as the fork's answer names them.
+    /// Left out files, as the fork's answer lists them.
     pub files: Vec<NotCarried>,
-    /// Directories that can be made or installed again.
+    /// Left out directories. They can be made or installed again.
     pub directories: Vec<LeftOutDirectory>,
     pub directories_more: u64,
 }
 
-/// What the copy has in the place of a directory that was installed.
+/// What the copy has instead of an installed directory (`.venv`, `node_modules`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum InPlace {
-    /// A link to the original's, which the twin can read and not write.
+pub(super) enum InstalledDirs {
+    /// A symlink to the original's directory, which the twin can read and not write.
     Link,
-    Nothing,
+    Omit,
 }
 
-/// Copies the workspace at `from`, a recorded path, into `to`. Gives what was left out.
+/// Copies the workspace at `from`, a recorded path, into `to`. Returns what was left out.
 pub(super) fn copy(
     from: &Path,
     to: &Directory,
     scope: CopyScope,
-    in_place: InPlace,
+    installed: InstalledDirs,
 ) -> Result<NotCopied, Failure> {
     let source = Directory::recorded(from).map_err(|error| {
-        refused(&format!("its workspace {} cannot be opened: {error}", from.display()))
+        refused(&format!("cannot open the workspace {}: {error}", from.display()))
     })?;
     let limits = CopyLimits {
         entries: FORK_ENTRIES_MAX,
@@ -58,27 +60,32 @@ pub(super) fn copy(
     };
     let mut left = source.copy_tree(to, limits).map_err(|error| failure(&error))?;
     let skipped = std::mem::take(&mut left.skipped).into_iter();
-    let directories = skipped.map(|one| left_out(from, to, one, in_place)).collect();
+    let directories = skipped.map(|one| left_out(from, to, one, installed)).collect();
     let directories_more = left.skipped_more;
     Ok(NotCopied { files: not_carried(left), directories, directories_more })
 }
 
-/// Puts a link where an installed directory was left out, if that is wanted. Whoever wrote a cache writes
-/// it again, which it could not through a link.
-fn left_out(from: &Path, to: &Directory, skipped: Skipped, in_place: InPlace) -> LeftOutDirectory {
-    let Skipped { path, why } = skipped;
+/// Puts a symlink in place of an installed directory that was left out, if `installed` says so. A cache
+/// gets no symlink: its program must be able to write it again.
+fn left_out(
+    from: &Path,
+    to: &Directory,
+    skipped: SkippedDirectory,
+    installed: InstalledDirs,
+) -> LeftOutDirectory {
+    let SkippedDirectory { path, why } = skipped;
     let (why, is_installed) = match why {
         Ignorable::Environment => (LeftOutReason::Environment, true),
         Ignorable::Packages => (LeftOutReason::Packages, true),
         Ignorable::Cache => (LeftOutReason::Cache, false),
     };
-    let wanted = in_place == InPlace::Link && is_installed;
+    let wanted = installed == InstalledDirs::Link && is_installed;
     // No session can write in the copy yet.
     let linked = wanted && to.symlink(&from.join(&path), &path).is_ok();
     LeftOutDirectory { path: path.display().to_string(), why, linked }
 }
 
-fn not_carried(LeftOut { named, others, .. }: LeftOut) -> Vec<NotCarried> {
+fn not_carried(CopyOmissions { named, others, .. }: CopyOmissions) -> Vec<NotCarried> {
     let name = |path: &Path, why: &str| format!("{}: {why}", path.display());
     let named = named.into_iter().map(|(path, why)| name(&path, why));
     let more = (others > 0).then(|| format!("{others} more"));
@@ -91,14 +98,14 @@ fn failure(error: &CopyError) -> Failure {
             ErrorCode::WorkspaceTooLarge,
             format!(
                 "the workspace is not copied: {error}; a fork copies at most {FORK_ENTRIES_MAX} \
-                 files, {FORK_BYTES_MAX} bytes and {FORK_DEPTH_MAX} directories within each other"
+                 files, {FORK_BYTES_MAX} bytes and {FORK_DEPTH_MAX} nested directories"
             ),
         ),
         CopyError::TooSlow => {
             let seconds = FORK_COPY_TIME.as_secs();
-            refused(&format!("its workspace was not copied within {seconds} s"))
+            refused(&format!("the workspace was not copied within {seconds} s"))
         }
-        CopyError::Io { .. } => Failure::while_making("the workspace cannot be copied", error),
+        CopyError::Io { .. } => Failure::while_making("cannot copy the workspace", error),
     }
 }
 
@@ -107,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_in_the_place_of_the_workspace_is_refused() {
+    fn a_symlink_in_place_of_the_workspace_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         std::fs::create_dir_all(root.join("outside")).unwrap();
@@ -115,12 +122,12 @@ mod tests {
         std::os::unix::fs::symlink("outside", root.join("work")).unwrap();
         let to = Directory::trusted(&root.join("to")).unwrap();
         let work = root.join("work");
-        let refused = copy(&work, &to, CopyScope::Needed, InPlace::Link).unwrap_err();
+        let refused = copy(&work, &to, CopyScope::Needed, InstalledDirs::Link).unwrap_err();
         assert_eq!(refused.code, ErrorCode::ForkRefused);
     }
 
     #[test]
-    fn what_the_machine_lacks_is_named_and_no_internal_fault() {
+    fn a_full_disk_and_missing_resources_have_their_own_error_codes() {
         for (errno, code) in [
             (rustix::io::Errno::NOSPC, ErrorCode::DiskFull),
             (rustix::io::Errno::AGAIN, ErrorCode::Overloaded),
@@ -133,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_on_its_way_into_the_original_is_not_in_the_copy() {
+    fn a_file_that_is_being_uploaded_to_the_original_is_not_in_the_copy() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         std::fs::create_dir_all(root.join("work/inner")).unwrap();
@@ -142,7 +149,7 @@ mod tests {
             std::fs::write(root.join("work/inner").join(name), "").unwrap();
         }
         let to = Directory::trusted(&root.join("to")).unwrap();
-        copy(&root.join("work"), &to, CopyScope::All, InPlace::Nothing).unwrap();
+        copy(&root.join("work"), &to, CopyScope::All, InstalledDirs::Omit).unwrap();
         let entries = std::fs::read_dir(root.join("to/inner")).unwrap();
         let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
@@ -150,34 +157,34 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_is_named_with_its_reason() {
+    fn left_out_files_are_listed_with_their_reason() {
         let named = vec![("a/b".into(), "because")];
-        let left_out = LeftOut { named, others: 3, ..LeftOut::default() };
+        let left_out = CopyOmissions { named, others: 3, ..CopyOmissions::default() };
         let names: Vec<_> = not_carried(left_out).into_iter().map(|one| one.name).collect();
         assert_eq!(names, ["a/b: because", "3 more"]);
     }
 
     #[test]
-    fn installed_directories_become_links_where_the_twin_cannot_write_and_caches_never() {
+    fn installed_directories_become_symlinks_if_the_twin_cannot_write_there_and_caches_never() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         for name in ["work/a/.venv/lib", "work/a/__pycache__", "linked", "apart", "all"] {
             std::fs::create_dir_all(root.join(name)).unwrap();
         }
         let work = root.join("work");
-        let make = |name: &str, scope, in_place| {
+        let make = |name: &str, scope, installed| {
             let to = Directory::trusted(&root.join(name)).unwrap();
-            let mut left = copy(&work, &to, scope, in_place).unwrap().directories;
+            let mut left = copy(&work, &to, scope, installed).unwrap().directories;
             left.sort_by(|one, other| one.path.cmp(&other.path));
             left.into_iter().map(|one| (one.path, one.linked)).collect::<Vec<_>>()
         };
         let named = |linked| [("a/.venv".to_owned(), linked), ("a/__pycache__".to_owned(), false)];
-        assert_eq!(make("linked", CopyScope::Needed, InPlace::Link), named(true));
+        assert_eq!(make("linked", CopyScope::Needed, InstalledDirs::Link), named(true));
         assert_eq!(root.join("linked/a/.venv").read_link().unwrap(), work.join("a/.venv"));
         assert!(root.join("linked/a/__pycache__").symlink_metadata().is_err());
-        assert_eq!(make("apart", CopyScope::Needed, InPlace::Nothing), named(false));
+        assert_eq!(make("apart", CopyScope::Needed, InstalledDirs::Omit), named(false));
         assert!(root.join("apart/a/.venv").symlink_metadata().is_err());
-        assert_eq!(make("all", CopyScope::All, InPlace::Link), []);
+        assert_eq!(make("all", CopyScope::All, InstalledDirs::Link), []);
         assert!(root.join("all/a/.venv/lib").symlink_metadata().unwrap().is_dir());
     }
 }

@@ -1,5 +1,5 @@
-//! Whether a workspace may be copied, and whether twins can both write in it. What is hidden in it is
-//! hidden from the session by its path; a copy has another, and would show it.
+//! Decides whether a workspace may be copied, and whether both twins can write in it. A policy hides files by
+//! their path. The copy has another path, so it would show them.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -11,42 +11,42 @@ use windlass_protocol::policy::expand_home;
 
 use crate::config::Config;
 
-/// Directories of everybody.
+/// Directories that every user may write.
 const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 
-/// Links that a path is followed through: as many as the kernel follows.
+/// Maximum number of symlinks in one path, the same as the kernel's.
 const LINKS_MAX: usize = 40;
 
-/// What is hidden below a workspace, by the policy or as the node's own. Whether it is there does not
-/// matter: whoever works there could have moved it since.
+/// A path below the workspace that the policy hides, or that is the node's own. The path need not exist: the
+/// session's code could have moved its content elsewhere in the workspace.
 pub(super) fn hidden_in(
     workspace: &Path,
     policy: Option<&Policy>,
     home: Option<&Path>,
     config: &Config,
 ) -> Option<PathBuf> {
-    // Without a wall nothing is hidden from the original either.
-    let walled = policy.filter(|policy| policy.isolation != Some(Isolation::None));
-    let named = walled.into_iter().flat_map(|policy| &policy.hidden);
+    // Without isolation nothing is hidden from the original either.
+    let confined = policy.filter(|policy| policy.isolation != Some(Isolation::None));
+    let named = confined.into_iter().flat_map(|policy| &policy.hidden);
     let named = named.filter_map(|path| expand_home(path, home));
     let own = [config.state_dir.clone(), config.runtime_dir.clone()];
-    let roots = by_all_names(workspace);
+    let roots = resolutions(workspace);
     let is_below = |path: &PathBuf| roots.iter().any(|root| path != root && path.starts_with(root));
-    named.chain(own).find(|path| by_all_names(path).iter().any(is_below))
+    named.chain(own).find(|path| resolutions(path).iter().any(is_below))
 }
 
-/// Whether a workspace is in a directory that both twins may write, whatever keeps them apart.
-pub(super) fn is_in_common(workspace: &Path, policy: &Policy, home: Option<&Path>) -> bool {
+/// Whether the workspace is in a directory that both twins may write, however they are separated.
+pub(super) fn is_shared_writable(workspace: &Path, policy: &Policy, home: Option<&Path>) -> bool {
     let named = policy.writable.iter().filter_map(|path| expand_home(path, home));
     let temporary = TEMPORARY.map(PathBuf::from).into_iter().chain([std::env::temp_dir()]);
-    let names = by_all_names(workspace);
+    let names = resolutions(workspace);
     let holds = |root: &PathBuf| names.iter().any(|name| name.starts_with(root));
-    named.chain(temporary).any(|root| by_all_names(&root).iter().any(holds))
+    named.chain(temporary).any(|root| resolutions(&root).iter().any(holds))
 }
 
-/// A path as it is written, and as each link in it leads on, to the place that it names in the end. Nothing
-/// needs to be there, since a link stays when what it leads to is moved.
-fn by_all_names(path: &Path) -> Vec<PathBuf> {
+/// A path as it is written, then with each of its symlinks followed in turn, up to the final path. Nothing
+/// needs to exist there: a symlink stays when its target is moved.
+fn resolutions(path: &Path) -> Vec<PathBuf> {
     let mut names = vec![path.to_owned()];
     let mut reached = PathBuf::new();
     let mut ahead = parts(path);
@@ -70,7 +70,7 @@ fn by_all_names(path: &Path) -> Vec<PathBuf> {
     names
 }
 
-/// What a path is made of, from the root if it starts there.
+/// The components of a path, without `.`.
 fn parts(path: &Path) -> VecDeque<OsString> {
     let parts = path.components().filter(|part| *part != Component::CurDir);
     parts.map(|part| part.as_os_str().to_owned()).collect()
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_hidden_below_a_workspace_is_found_by_any_name() {
+    fn a_hidden_path_below_a_workspace_is_found_through_symlinks() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         let at = |name: &str| root.join(name);
@@ -97,7 +97,7 @@ mod tests {
         policy.hidden.push(at("named-keys").display().to_string());
         let home = at("home");
         let found = |workspace: &Path| hidden_in(workspace, Some(&policy), Some(&home), &config);
-        // The policy's own list, of which nothing is there.
+        // Paths of the preset; none of them exists.
         assert!(found(&home).unwrap().starts_with(&home));
         assert_eq!(found(&at("home/project")), None);
         assert_eq!(found(&at("work")), Some(at("named-keys")));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_below_a_writable_root_is_in_common_by_any_name() {
+    fn a_workspace_below_a_writable_root_is_shared_by_twins() {
         let mut policy = Policy::of(Preset::Workspace);
         policy.writable = vec!["/data/shared".to_owned(), "~/scratch".to_owned()];
         let home = Path::new("/users/ada");
@@ -124,13 +124,13 @@ mod tests {
             ("/tmp/work", true),
             ("/var/tmp/work", true),
         ] {
-            let found = is_in_common(Path::new(workspace), &policy, Some(home));
+            let found = is_shared_writable(Path::new(workspace), &policy, Some(home));
             assert_eq!(found, expected, "{workspace}");
         }
     }
 
     #[test]
-    fn a_link_into_the_workspace_is_followed_to_where_nothing_is_any_more() {
+    fn a_symlink_into_the_workspace_is_followed_although_its_target_was_moved() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         let at = |name: &str| root.join(name);
@@ -150,6 +150,6 @@ mod tests {
             assert_eq!(found("other"), None);
         }
         std::os::unix::fs::symlink("round", at("round")).unwrap();
-        assert!(by_all_names(&at("round")).len() <= LINKS_MAX + 2);
+        assert!(resolutions(&at("round")).len() <= LINKS_MAX + 2);
     }
 }

@@ -1,6 +1,7 @@
-//! Where an interpreter takes its code from when it starts, found without running it: its program, its
-//! virtual environment, its library, its site directories and what their `.pth` files name. Modules
-//! that it runs by itself (`sitecustomize`, `usercustomize`, lines of `.pth` files) all lie there.
+//! Finds the locations of the code that an interpreter loads when it starts, without running it: its
+//! program, its virtual environment, its library, its site directories and the paths in their `.pth` files.
+//! Modules that Python runs by itself (`sitecustomize`, `usercustomize`, lines of `.pth` files) are all in
+//! these locations.
 
 use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
@@ -8,34 +9,34 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::trust::way::WayError;
-use crate::trust::{Distrust, Places};
+use crate::trust::way::ResolveError;
+use crate::trust::{CodeDirs, Distrust};
 
-/// Entries of a directory that are looked at; with more, it is not trusted.
+/// Maximum number of entries in a directory. A directory with more is not trusted.
 const ENTRIES_MAX: usize = 16 * 1024;
 
-/// The longest `pyvenv.cfg` or `.pth` file; a longer one is not trusted.
+/// The longest `pyvenv.cfg` or `.pth` file. A longer one is not trusted.
 const TEXT_BYTES_MAX: u64 = 256 * 1024;
 
-/// Where an installation has its libraries. The last is Debian's, for packages of the administrator.
+/// The library directories of an installation. The last is Debian's, for packages of the administrator.
 const LIBRARIES: [&str; 3] = ["lib", "lib64", "local/lib"];
 
 const SITE_DIRECTORIES: [&str; 2] = ["site-packages", "dist-packages"];
 
-/// The places of the interpreter at `program`, for the user whose home is `home`.
-pub(super) fn places(program: &Path, home: Option<&Path>) -> Result<Places, Distrust> {
-    let mut places = Places::default();
-    // The zygote's directory, where modules are looked for first.
+/// The code locations of the interpreter at `program`, for the user with this home directory.
+pub(super) fn places(program: &Path, home: Option<&Path>) -> Result<CodeDirs, Distrust> {
+    let mut places = CodeDirs::default();
+    // The zygote's working directory, where Python looks for modules first.
     places.directories.insert(PathBuf::from("/"));
     let real = places.add_way(program)?;
     let mut prefixes: BTreeSet<PathBuf> = prefix_of(&real).into_iter().collect();
-    // The interpreter looks beside its program and one directory above.
+    // Python looks for `pyvenv.cfg` beside its program and one directory above.
     for venv in program.ancestors().skip(1).take(2).filter(|path| super::is_venv(path)) {
         prefixes.extend(base_of(&mut places, venv)?);
         prefixes.insert(places.add_way(venv)?);
     }
     for library in prefixes.iter().flat_map(|prefix| LIBRARIES.map(|name| prefix.join(name))) {
-        if is_there(&library)? {
+        if exists(&library)? {
             let library = places.add_tree(&library)?;
             add_library(&mut places, &library)?;
         }
@@ -46,13 +47,13 @@ pub(super) fn places(program: &Path, home: Option<&Path>) -> Result<Places, Dist
     Ok(places)
 }
 
-/// What holds `bin` with the program.
+/// The installation prefix: the parent of the program's `bin` directory.
 fn prefix_of(program: &Path) -> Option<PathBuf> {
     Some(program.parent()?.parent()?.to_owned())
 }
 
-/// The installation that a virtual environment was made from, as its file says.
-fn base_of(places: &mut Places, venv: &Path) -> Result<Option<PathBuf>, Distrust> {
+/// The installation that a virtual environment was made from, according to `pyvenv.cfg`.
+fn base_of(places: &mut CodeDirs, venv: &Path) -> Result<Option<PathBuf>, Distrust> {
     let file = venv.join("pyvenv.cfg");
     places.add_way(&file)?;
     let text = text_of(&file)?;
@@ -65,15 +66,15 @@ fn base_of(places: &mut Places, venv: &Path) -> Result<Option<PathBuf>, Distrust
     Ok(bin.parent().map(Path::to_owned))
 }
 
-/// `python3.11` and its like, with their site directories.
-fn add_library(places: &mut Places, library: &Path) -> Result<(), Distrust> {
+/// Adds the `python3*` directories of a library, with their site directories.
+fn add_library(places: &mut CodeDirs, library: &Path) -> Result<(), Distrust> {
     for entry in entries(library)? {
         if !entry.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"python3")) {
             continue;
         }
         let found = places.add_tree(&entry)?;
         for site in SITE_DIRECTORIES.map(|name| found.join(name)) {
-            if is_there(&site)? {
+            if exists(&site)? {
                 let site = places.add_tree(&site)?;
                 add_site(places, &site)?;
             }
@@ -82,12 +83,12 @@ fn add_library(places: &mut Places, library: &Path) -> Result<(), Distrust> {
     Ok(())
 }
 
-/// The user's own packages. A missing directory is added too: a session must not be able to make
-/// it.
-fn add_user_site(places: &mut Places, home: &Path) -> Result<(), Distrust> {
+/// Adds the directory of the user's own packages. It is added even if it is missing, because a session must
+/// not be able to make it.
+fn add_user_site(places: &mut CodeDirs, home: &Path) -> Result<(), Distrust> {
     let library = home.join(".local/lib");
     places.add_named(&library)?;
-    match is_there(&library)? {
+    match exists(&library)? {
         true => {
             let library = places.add_way(&library)?;
             add_library(places, &library)
@@ -96,8 +97,8 @@ fn add_user_site(places: &mut Places, home: &Path) -> Result<(), Distrust> {
     }
 }
 
-/// What a site directory adds to the module path, and what in it lies elsewhere.
-fn add_site(places: &mut Places, site: &Path) -> Result<(), Distrust> {
+/// Adds the paths in a site directory's `.pth` files, and the targets of its symlinks.
+fn add_site(places: &mut CodeDirs, site: &Path) -> Result<(), Distrust> {
     for entry in entries(site)? {
         if entry.is_symlink() {
             places.add_way(&entry)?;
@@ -111,7 +112,7 @@ fn add_site(places: &mut Places, site: &Path) -> Result<(), Distrust> {
     Ok(())
 }
 
-/// The lines of a `.pth` file that are paths; others are comments or code.
+/// The lines of a `.pth` file that are paths. Other lines are comments or code.
 fn paths_in(text: &str) -> impl Iterator<Item = &str> {
     let is_code = |line: &str| line.starts_with("import ") || line.starts_with("import\t");
     text.lines()
@@ -139,7 +140,7 @@ fn text_of(file: &Path) -> Result<String, Distrust> {
     let read = match about.is_some() {
         true => File::open(file)
             .and_then(|opened| opened.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes)),
-        false => Err(io::Error::other("it is no file")),
+        false => Err(io::Error::other("it is not a regular file")),
     };
     read.map_err(|error| unreadable(file, &error))?;
     if bytes.len() as u64 > TEXT_BYTES_MAX {
@@ -148,8 +149,8 @@ fn text_of(file: &Path) -> Result<String, Distrust> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Whether there is something; a link that leads nowhere is something.
-fn is_there(path: &Path) -> Result<bool, Distrust> {
+/// Whether the path exists. A dangling symlink counts as existing.
+fn exists(path: &Path) -> Result<bool, Distrust> {
     match path.symlink_metadata() {
         Ok(_) => Ok(true),
         Err(error)
@@ -158,7 +159,7 @@ fn is_there(path: &Path) -> Result<bool, Distrust> {
             Ok(false)
         }
         Err(error) => {
-            Err(WayError::Look { path: path.to_owned(), why: error.kind().to_string() }.into())
+            Err(ResolveError::Look { path: path.to_owned(), why: error.kind().to_string() }.into())
         }
     }
 }
@@ -173,27 +174,29 @@ mod tests {
 
     use super::*;
 
-    struct Stage {
+    struct FakeInstallation {
         _dir: tempfile::TempDir,
         root: PathBuf,
     }
 
-    impl Stage {
+    impl FakeInstallation {
         /// An installation, and a virtual environment made from it.
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             let root = dir.path().canonicalize().unwrap();
-            let stage = Self { _dir: dir, root };
+            let installation = Self { _dir: dir, root };
             for name in ["base/bin", "base/lib/python3.11/site-packages", "home", "work/src"] {
-                std::fs::create_dir_all(stage.at(name)).unwrap();
+                std::fs::create_dir_all(installation.at(name)).unwrap();
             }
-            std::fs::create_dir_all(stage.site()).unwrap();
-            std::fs::create_dir_all(stage.at("venv/bin")).unwrap();
-            std::fs::write(stage.at("base/bin/python3.11"), "").unwrap();
-            symlink(stage.at("base/bin/python3.11"), stage.at("venv/bin/python")).unwrap();
-            let text = format!("Home = {}\nversion = 3.11\n", stage.at("base/bin").display());
-            std::fs::write(stage.at("venv/pyvenv.cfg"), text).unwrap();
-            stage
+            std::fs::create_dir_all(installation.site()).unwrap();
+            std::fs::create_dir_all(installation.at("venv/bin")).unwrap();
+            std::fs::write(installation.at("base/bin/python3.11"), "").unwrap();
+            symlink(installation.at("base/bin/python3.11"), installation.at("venv/bin/python"))
+                .unwrap();
+            let text =
+                format!("Home = {}\nversion = 3.11\n", installation.at("base/bin").display());
+            std::fs::write(installation.at("venv/pyvenv.cfg"), text).unwrap();
+            installation
         }
 
         fn at(&self, name: &str) -> PathBuf {
@@ -204,48 +207,52 @@ mod tests {
             self.at("venv/lib/python3.11/site-packages")
         }
 
-        fn places(&self) -> Places {
+        fn places(&self) -> CodeDirs {
             places(&self.at("venv/bin/python"), Some(&self.at("home"))).unwrap()
         }
     }
 
     #[test]
-    fn an_environment_is_its_own_directories_and_its_bases() {
-        let stage = Stage::new();
-        let places = stage.places();
+    fn a_virtual_environment_has_its_own_directories_and_those_of_its_base() {
+        let installation = FakeInstallation::new();
+        let places = installation.places();
         for name in ["venv/bin", "base/bin", "home"] {
-            assert!(places.directories.contains(&stage.at(name)), "{name}: {places:?}");
+            assert!(places.directories.contains(&installation.at(name)), "{name}: {places:?}");
         }
         for name in ["venv/lib", "base/lib", "base/lib/python3.11/site-packages"] {
-            assert!(places.trees.contains(&stage.at(name)), "{name}: {places:?}");
+            assert!(places.trees.contains(&installation.at(name)), "{name}: {places:?}");
         }
-        std::fs::create_dir_all(stage.at("home/.local/lib/python3.11/site-packages")).unwrap();
-        let user = stage.at("home/.local/lib/python3.11/site-packages");
-        assert!(stage.places().trees.contains(&user));
+        std::fs::create_dir_all(installation.at("home/.local/lib/python3.11/site-packages"))
+            .unwrap();
+        let user = installation.at("home/.local/lib/python3.11/site-packages");
+        assert!(installation.places().trees.contains(&user));
     }
 
     #[test]
-    fn what_is_named_elsewhere_belongs_to_it() {
-        let stage = Stage::new();
-        let pth = stage.site().join("editable.pth");
+    fn paths_in_pth_files_and_targets_of_symlinks_are_included() {
+        let installation = FakeInstallation::new();
+        let pth = installation.site().join("editable.pth");
         let text = "# a comment\nimport os; os\n../../../../work/src\n";
         std::fs::write(&pth, text).unwrap();
-        assert!(stage.places().trees.contains(&stage.at("work/src")));
-        std::fs::write(&pth, stage.at("work/later/src").display().to_string()).unwrap();
-        assert!(stage.places().directories.contains(&stage.at("work")), "where it could be made");
+        assert!(installation.places().trees.contains(&installation.at("work/src")));
+        std::fs::write(&pth, installation.at("work/later/src").display().to_string()).unwrap();
+        assert!(
+            installation.places().directories.contains(&installation.at("work")),
+            "the directory in which it could be made"
+        );
         std::fs::remove_file(&pth).unwrap();
-        symlink(stage.at("work/src"), stage.site().join("package")).unwrap();
-        assert!(stage.places().directories.contains(&stage.at("work")));
+        symlink(installation.at("work/src"), installation.site().join("package")).unwrap();
+        assert!(installation.places().directories.contains(&installation.at("work")));
     }
 
     #[test]
-    fn what_cannot_be_looked_at_is_not_trusted() {
-        let stage = Stage::new();
-        let check = || places(&stage.at("venv/bin/python"), None);
-        symlink("/proc/self/cwd", stage.site().join("package")).unwrap();
-        assert!(matches!(check(), Err(Distrust::Way(WayError::Magic(_)))));
-        std::fs::remove_file(stage.site().join("package")).unwrap();
-        std::fs::write(stage.site().join("a.pth"), vec![b'x'; 300 * 1024]).unwrap();
+    fn an_installation_that_cannot_be_read_is_not_trusted() {
+        let installation = FakeInstallation::new();
+        let check = || places(&installation.at("venv/bin/python"), None);
+        symlink("/proc/self/cwd", installation.site().join("package")).unwrap();
+        assert!(matches!(check(), Err(Distrust::Unresolved(ResolveError::Magic(_)))));
+        std::fs::remove_file(installation.site().join("package")).unwrap();
+        std::fs::write(installation.site().join("a.pth"), vec![b'x'; 300 * 1024]).unwrap();
         assert!(matches!(check(), Err(Distrust::Unreadable { .. })));
     }
 }

@@ -1,53 +1,54 @@
-//! The same over files that nobody thought of: written by many hands, from a seed.
+//! The same tests on generated files in many styles.
 
 use proptest::collection::{hash_set, vec};
 use proptest::prelude::*;
 
 use super::{check_there_and_back, remove, set};
-use crate::agents::client::{Client, ENTRY};
+use crate::agents::client::{AgentClient, ENTRY};
 
-/// Each case writes files and waits for the disk.
+/// Few cases: each one writes files and syncs them.
 const CASES: u32 = 64;
 
-/// How somebody writes JSON.
+/// A style of writing JSON.
 #[derive(Debug, Clone)]
-struct Hand {
+struct JsonStyle {
     indent: &'static str,
     newline: &'static str,
     comments: bool,
     trailing_comma: bool,
-    ended: bool,
+    final_newline: bool,
 }
 
-/// The names in a file: of settings, and of servers if there is a list of them, first or last.
+/// The names in a file: of settings, and of servers if the file has a list of them, first or last.
 #[derive(Debug, Clone)]
-struct Names {
+struct FileNames {
     settings: Vec<String>,
     servers: Option<Vec<String>>,
     servers_first: bool,
 }
 
-fn hands() -> impl Strategy<Value = Hand> {
+fn styles() -> impl Strategy<Value = JsonStyle> {
     let indent = prop_oneof![Just("  "), Just("    "), Just("\t"), Just("")];
     let newline = prop_oneof![Just("\n"), Just("\r\n")];
     (indent, newline, any::<[bool; 3]>()).prop_map(|(indent, newline, habits)| {
-        let [comments, trailing_comma, ended] = habits;
-        Hand { indent, newline, comments, trailing_comma, ended }
+        let [comments, trailing_comma, final_newline] = habits;
+        JsonStyle { indent, newline, comments, trailing_comma, final_newline }
     })
 }
 
-fn names() -> impl Strategy<Value = Names> {
+fn names() -> impl Strategy<Value = FileNames> {
     let some = || {
         hash_set("[a-z]{1,6}", 0..4).prop_map(|names| {
             names.into_iter().filter(|name| name != ENTRY && name != "servers").collect()
         })
     };
-    (some(), proptest::option::of(some()), any::<bool>())
-        .prop_map(|(settings, servers, servers_first)| Names { settings, servers, servers_first })
+    (some(), proptest::option::of(some()), any::<bool>()).prop_map(
+        |(settings, servers, servers_first)| FileNames { settings, servers, servers_first },
+    )
 }
 
-impl Hand {
-    fn file(&self, names: Names) -> String {
+impl JsonStyle {
+    fn file(&self, names: FileNames) -> String {
         let named = |names: Vec<String>, value: &str| -> Vec<(String, String)> {
             names.into_iter().map(|name| (name, value.to_owned())).collect()
         };
@@ -58,7 +59,7 @@ impl Hand {
             let at = if names.servers_first { 0 } else { members.len() };
             members.insert(at, ("servers".to_owned(), servers));
         }
-        self.object(0, &members) + if self.ended { self.newline } else { "" }
+        self.object(0, &members) + if self.final_newline { self.newline } else { "" }
     }
 
     fn object(&self, depth: usize, members: &[(String, String)]) -> String {
@@ -74,11 +75,11 @@ impl Hand {
     }
 }
 
-/// Every line of the file is still there, but for the comma behind what was the last value.
+/// Every line of the file is kept, except for the comma after the former last value.
 fn check_lines_kept(before: &str, after: &str) {
     let line = |line: &str| line.replace(',', "");
-    let says_something = |line: &&str| !line.trim_matches(['{', '}', ' ', '\t', ',']).is_empty();
-    for old in before.lines().filter(says_something) {
+    let has_content = |line: &&str| !line.trim_matches(['{', '}', ' ', '\t', ',']).is_empty();
+    for old in before.lines().filter(has_content) {
         assert!(after.lines().any(|new| line(new) == line(old)), "{old} is lost:\n{after}");
     }
 }
@@ -103,25 +104,25 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(CASES))]
 
     #[test]
-    fn whoever_wrote_the_json_it_comes_back_to_the_byte(hand in hands(), names in names()) {
-        let text = hand.file(names);
-        let installed = set(Client::VsCode, &text);
+    fn json_in_any_style_is_restored_byte_for_byte(style in styles(), names in names()) {
+        let text = style.file(names);
+        let installed = set(AgentClient::VsCode, &text);
         check_lines_kept(&text, &installed);
         let line_feeds = installed.matches('\n').count();
-        prop_assert_eq!(installed.matches(hand.newline).count(), line_feeds);
-        check_there_and_back(Client::VsCode, &text);
+        prop_assert_eq!(installed.matches(style.newline).count(), line_feeds);
+        check_there_and_back(AgentClient::VsCode, &text);
     }
 
     #[test]
-    fn whatever_the_toml_it_comes_back_to_the_byte(
+    fn toml_in_any_style_is_restored_byte_for_byte(
         blocks in vec(proptest::sample::select(&BLOCKS[..]), 0..6),
         newline in prop_oneof![Just("\n"), Just("\r\n")],
         ended in any::<bool>(),
     ) {
         let text = toml_file(&blocks, newline, ended);
-        let installed = set(Client::Codex, &text);
+        let installed = set(AgentClient::Codex, &text);
         prop_assert!(installed.starts_with(&text));
-        prop_assert_eq!(remove(Client::Codex, &installed), text.clone());
-        check_there_and_back(Client::Codex, &text);
+        prop_assert_eq!(remove(AgentClient::Codex, &installed), text.clone());
+        check_there_and_back(AgentClient::Codex, &text);
     }
 }

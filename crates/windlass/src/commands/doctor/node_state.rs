@@ -1,5 +1,5 @@
-//! The node as it is, its directories, and the room around them; a real session, if one is asked
-//! for. Starts a node only for that.
+//! Checks the node, its directories and the free disk space, and runs a real session on request. Starts a
+//! node only for that session.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -7,32 +7,34 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use windlass_client::{ClientError, Dirs};
-use windlass_confine::Site;
+use windlass_confine::SurveyInput;
 use windlass_protocol::Outcome;
 use windlass_protocol::api::{CreateSession, NodeStatus, Session, SubmitTurn};
 
-use super::report::{Item, SessionTest};
+use super::report::{CheckItem, SessionTest};
 use crate::{node_access, size, storage_notes};
 
-/// Less room than this is worth a word.
-const ROOM_BYTES: u64 = 1 << 30;
+/// Warn if less disk space than this is free.
+const FREE_BYTES_MIN: u64 = 1 << 30;
 
-/// How long the real session's first answer may take.
+/// Timeout for the first turn of the real session.
 const SESSION_WAIT_MS: u64 = 30_000;
 
-/// When that session ends if the doctor was killed before it could end it.
+/// Idle timeout of the real session, in case the doctor is killed before it closes the session.
 const SESSION_IDLE_S: u64 = 60;
 
-pub async fn look() -> Vec<Item> {
-    let mut items = match node_access::present().await {
-        Ok(None) => vec![Item::lacking("node", "not running; commands that need it start it")],
+pub async fn look() -> Vec<CheckItem> {
+    let mut items = match node_access::connect_if_running().await {
+        Ok(None) => {
+            vec![CheckItem::lacking("node", "not running; commands that need the node start it")]
+        }
         Ok(Some(client)) => match client.node_status().await {
             Ok(status) => running(&status),
-            Err(error) => vec![Item::bad("node", error.to_string(), error.remedy())],
+            Err(error) => vec![CheckItem::bad("node", error.to_string(), error.remedy())],
         },
         Err(error) => {
             let help = error.downcast_ref::<ClientError>().map(ClientError::remedy);
-            vec![Item::bad("node", format!("{error:#}"), help.unwrap_or_default())]
+            vec![CheckItem::bad("node", format!("{error:#}"), help.unwrap_or_default())]
         }
     };
     match Dirs::from_env() {
@@ -40,14 +42,14 @@ pub async fn look() -> Vec<Item> {
             items.push(directory("runtime", &dirs.runtime));
             items.push(directory("state", &dirs.state));
         }
-        Err(error) => items.push(Item::bad("directories", error.to_string(), error.remedy())),
+        Err(error) => items.push(CheckItem::bad("directories", error.to_string(), error.remedy())),
     }
     items
 }
 
-/// A node that answers, and what its disk lacks.
-fn running(status: &NodeStatus) -> Vec<Item> {
-    let node = Item::good(
+/// Items for a running node and for problems of its disk.
+fn running(status: &NodeStatus) -> Vec<CheckItem> {
+    let node = CheckItem::good(
         "node",
         format!(
             "running, pid {}, version {}, {} sessions, listens at {}",
@@ -57,30 +59,34 @@ fn running(status: &NodeStatus) -> Vec<Item> {
             status.listen.as_deref().unwrap_or("its socket only")
         ),
     );
-    let lacking =
-        |note| Item::lacking("storage", note).with_help("make room at the state directory");
+    let lacking = |note| {
+        CheckItem::lacking("storage", note).with_help("free disk space in the state directory")
+    };
     let notes = status.storage.iter().flat_map(storage_notes::notes).map(lacking);
     [node].into_iter().chain(notes).collect()
 }
 
-/// A directory of the node's: only its user may look into it.
-fn directory(name: &str, path: &Path) -> Item {
+/// A directory of the node. Only the user of the node may read it.
+fn directory(name: &str, path: &Path) -> CheckItem {
     let shown = path.display();
     match path.metadata() {
         Ok(meta) if meta.mode() & 0o077 == 0 => {
-            Item::good(name, format!("{shown}, mode {:o}", meta.mode() & 0o7777))
+            CheckItem::good(name, format!("{shown}, mode {:o}", meta.mode() & 0o7777))
         }
-        Ok(meta) => Item::lacking(
+        Ok(meta) => CheckItem::lacking(
             name,
-            format!("{shown} can be read by others (mode {:o})", meta.mode() & 0o7777),
+            format!("{shown} is accessible to other users (mode {:o})", meta.mode() & 0o7777),
         )
         .with_help(format!("run: chmod 700 {shown}")),
-        Err(error) => Item::bad(name, format!("{shown}: {error}"), "make it readable to you"),
+        Err(error) => {
+            let help = "make the directory readable for your user";
+            CheckItem::bad(name, format!("{shown}: {error}"), help)
+        }
     }
 }
 
-/// The room that the journal and the workspace have.
-pub fn disk(site: &Site) -> Vec<Item> {
+/// The free disk space for the journal and for the workspace.
+pub fn disk(site: &SurveyInput) -> Vec<CheckItem> {
     let state = site.hidden.first().map(|path| ("journal", path));
     let places = state.into_iter().chain([("workspace", &site.workspace)]);
     places
@@ -88,18 +94,21 @@ pub fn disk(site: &Site) -> Vec<Item> {
             Ok(facts) => {
                 let free = facts.f_bavail.saturating_mul(facts.f_frsize);
                 let says = format!("{} free at {}", size::short(free), path.display());
-                match free >= ROOM_BYTES {
-                    true => Item::good(name, says),
-                    false => Item::lacking(name, says)
-                        .with_help("make room: a full disk fails turns until there is some"),
+                match free >= FREE_BYTES_MIN {
+                    true => CheckItem::good(name, says),
+                    false => CheckItem::lacking(name, says)
+                        .with_help("free disk space: turns fail while the disk is full"),
                 }
             }
-            Err(errno) => Item::bad(name, errno.to_string(), "see that the directory is there"),
+            Err(errno) => {
+                let help = format!("check that {} exists", path.display());
+                CheckItem::bad(name, errno.to_string(), help)
+            }
         })
         .collect()
 }
 
-/// A session with the default policy, from its request to its end.
+/// Runs a session with the default policy, from the request to its end.
 pub async fn session_test() -> SessionTest {
     let started = Instant::now();
     let ran = one_session().await;
@@ -118,7 +127,7 @@ pub async fn session_test() -> SessionTest {
 }
 
 async fn one_session() -> anyhow::Result<Session> {
-    let client = node_access::started().await?;
+    let client = node_access::connect_or_start().await?;
     let turn = SubmitTurn { code: "1+1".into(), wait_ms: SESSION_WAIT_MS, ..SubmitTurn::default() };
     let create = CreateSession {
         turn: Some(turn),

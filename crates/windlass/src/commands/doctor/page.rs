@@ -1,10 +1,10 @@
-//! The report as a page for people.
+//! Prints the report for people.
 
-use super::report::{Item, LevelTest, Program, Report, SessionTest, State};
+use super::report::{CheckItem, CheckState, DoctorReport, LevelTest, ProgramCheck, SessionTest};
 use crate::control_table;
 use crate::terminal::{Terminal, Tone};
 
-pub fn print(report: &Report, terminal: &mut Terminal) -> std::io::Result<()> {
+pub fn print(report: &DoctorReport, terminal: &mut Terminal) -> std::io::Result<()> {
     let user =
         if report.uid == 0 { "as root".to_owned() } else { format!("as user {}", report.uid) };
     terminal.say(&format!("windlass {} on Linux {}, {user}", report.version, report.kernel))?;
@@ -28,7 +28,8 @@ pub fn print(report: &Report, terminal: &mut Terminal) -> std::io::Result<()> {
         ),
         None => (
             Tone::Error,
-            "Sessions with the default policy do not start here: see the red lines.".to_owned(),
+            "Sessions with the default policy do not start here: see the lines marked ✗."
+                .to_owned(),
         ),
     };
     terminal.say(&terminal.tone(tone, &verdict))
@@ -39,13 +40,13 @@ fn heading(text: &str, terminal: &mut Terminal) -> std::io::Result<()> {
     terminal.say(&terminal.tone(Tone::Strong, text))
 }
 
-fn section(name: &str, items: &[Item], terminal: &mut Terminal) -> std::io::Result<()> {
+fn section(name: &str, items: &[CheckItem], terminal: &mut Terminal) -> std::io::Result<()> {
     heading(name, terminal)?;
     for item in items {
         let (mark, tone) = match item.state {
-            State::Good => ("✓", Tone::Good),
-            State::Lacking => ("-", Tone::Busy),
-            State::Bad => ("✗", Tone::Error),
+            CheckState::Good => ("✓", Tone::Good),
+            CheckState::Lacking => ("-", Tone::Busy),
+            CheckState::Bad => ("✗", Tone::Error),
         };
         let name = terminal.tone(tone, &format!("{mark} {:14}", item.name));
         terminal.say(&format!("  {name} {}", item.says))?;
@@ -60,7 +61,7 @@ fn level_test(test: &LevelTest, terminal: &mut Terminal) -> std::io::Result<()> 
     let LevelTest { level, attempts, took_ms, program, controls, error } = test;
     heading(
         &format!(
-            "Self-test at level {level}: {attempts} forbidden things tried, {program} ran after {took_ms:.1} ms"
+            "Self-test at level {level}: tried {attempts} forbidden actions, {program} ran after {took_ms:.1} ms"
         ),
         terminal,
     )?;
@@ -88,29 +89,29 @@ fn session_test(test: &SessionTest, terminal: &mut Terminal) -> std::io::Result<
     Ok(())
 }
 
-/// A line for each that is there or must be; the others share one.
-fn programs(programs: &[Program]) -> Vec<Item> {
-    let mut items: Vec<Item> = programs.iter().filter_map(program).collect();
+/// One line for each program that is installed or required. Missing optional programs share one line.
+fn programs(programs: &[ProgramCheck]) -> Vec<CheckItem> {
+    let mut items: Vec<CheckItem> = programs.iter().filter_map(program).collect();
     let missing = programs.iter().filter(|program| program.path.is_none() && !program.needed);
     let missing: Vec<&str> = missing.map(|program| program.name).collect();
     if !missing.is_empty() {
-        items.push(Item::lacking("not on PATH", missing.join(", ")));
+        items.push(CheckItem::lacking("not on PATH", missing.join(", ")));
     }
     items
 }
 
-fn program(program: &Program) -> Option<Item> {
+fn program(program: &ProgramCheck) -> Option<CheckItem> {
     let name = program.name;
     let Some(path) = &program.path else {
-        let help = "install it, or name one with --interpreter";
-        return program.needed.then(|| Item::bad(name, "not on PATH", help));
+        let help = "install it, or name an interpreter with --interpreter";
+        return program.needed.then(|| CheckItem::bad(name, "not on PATH", help));
     };
     let version = program.version.as_deref().unwrap_or_default();
     let says = format!("{version} {}", path.display());
     let says = says.trim_start();
     Some(match &program.hidden_by {
-        None => Item::good(name, says),
-        Some(hidden) => Item::lacking(
+        None => CheckItem::good(name, says),
+        Some(hidden) => CheckItem::lacking(
             name,
             format!("{says}, which sessions cannot read: {} is hidden", hidden.display()),
         )

@@ -1,4 +1,4 @@
-//! Programs that sessions may want: which there are, and whether a session could read them.
+//! Checks the programs that sessions may use: which are installed, and whether a session can read them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use windlass_confine::{Depth, Site, survey};
+use windlass_confine::{Depth, SurveyInput, survey};
 use windlass_protocol::kinds;
 use windlass_protocol::policy::Policy;
 
-use super::report::Program;
+use super::report::ProgramCheck;
 
-/// Languages and tools besides those of the workers, with what prints their version.
+/// Languages and tools besides the interpreters of the workers, with the arguments that print the version.
 const TOOLS: [(&str, &[&str]); 5] = [
     ("R", &["--version"]),
     ("node", &["--version"]),
@@ -22,20 +22,20 @@ const TOOLS: [(&str, &[&str]); 5] = [
     ("uv", &["--version"]),
 ];
 
-/// Agents are looked for and not run: some of them log in or update themselves.
+/// Agents to look for. They are never run: some of them log in or update themselves.
 const AGENTS: [&str; 4] = ["codex", "claude", "gemini", "opencode"];
 
-/// How long a program may take to say its version.
+/// How long a program may take to print its version.
 const VERSION_WAIT: Duration = Duration::from_secs(5);
 
-pub fn find(site: &Site) -> Vec<Program> {
+pub fn find(site: &SurveyInput) -> Vec<ProgramCheck> {
     let policy = Policy::of(windlass_protocol::policy::Preset::default());
     let hidden = survey(&policy, site, Depth::View).hidden;
     let hides = |path: &Path| {
         let real = std::fs::canonicalize(path).ok()?;
         hidden.keys().find(|hidden| real.starts_with(hidden)).cloned()
     };
-    // An interpreter may be a script that stands in for another: it says itself where it is.
+    // An interpreter on PATH may be a wrapper script. It prints the path of the real interpreter itself.
     let interpreters = kinds::ALL.iter().map(|kind| {
         let found = on_path(kind.interpreter);
         let said = found.as_deref().and_then(|path| first_line(path, kind.version_arguments));
@@ -44,24 +44,24 @@ pub fn find(site: &Site) -> Vec<Program> {
             None => (said, found),
         };
         let hidden_by = path.as_deref().and_then(hides);
-        Program { name: kind.interpreter, path, version, hidden_by, needed: true }
+        ProgramCheck { name: kind.interpreter, path, version, hidden_by, needed: true }
     });
     let tools = TOOLS.into_iter().map(|(name, args)| {
         let path = on_path(name);
         let said = path.as_deref().and_then(|path| first_line(path, args));
         let (version, hidden_by) = (said.as_deref().map(number), path.as_deref().and_then(hides));
-        Program { name, path, version, hidden_by, needed: false }
+        ProgramCheck { name, path, version, hidden_by, needed: false }
     });
     let agents = AGENTS.into_iter().map(|name| {
         let path = on_path(name);
         let hidden_by = path.as_deref().and_then(hides);
-        Program { name, path, version: None, hidden_by, needed: false }
+        ProgramCheck { name, path, version: None, hidden_by, needed: false }
     });
     interpreters.chain(tools).chain(agents).collect()
 }
 
-/// The interpreter that sessions start with.
-pub fn interpreter(programs: &[Program]) -> Option<PathBuf> {
+/// The default interpreter of sessions.
+pub fn interpreter(programs: &[ProgramCheck]) -> Option<PathBuf> {
     programs.iter().find(|program| program.name == kinds::DEFAULT.interpreter)?.path.clone()
 }
 
@@ -72,7 +72,7 @@ fn on_path(name: &str) -> Option<PathBuf> {
     })
 }
 
-/// The first line that a program prints, if it ends in time and well.
+/// The first line that a program prints, if it exits in time and with status 0.
 fn first_line(program: &Path, args: &[&str]) -> Option<String> {
     let mut child = Command::new(program)
         .args(args)
@@ -84,7 +84,7 @@ fn first_line(program: &Path, args: &[&str]) -> Option<String> {
     if !ends(Pid::from_child(&child)) {
         let _ = child.kill();
     }
-    // What it says fits into its pipe; one that says more blocks, and was ended.
+    // A version fits into the pipe. A program that prints more blocks, and was killed above.
     let output = child.wait_with_output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     output.status.success().then(|| text.lines().next().map(str::to_owned)).flatten()
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_found_in_what_programs_say() {
+    fn versions_are_found_in_the_output_of_programs() {
         for (line, expected) in [
             ("git version 2.43.0", "2.43.0"),
             ("v22.1.0", "22.1.0"),

@@ -1,40 +1,40 @@
-//! What the doctor found, as it is printed and as JSON.
+//! The findings of the doctor, as they are printed and as JSON.
 
 use serde::Serialize;
 use windlass_protocol::confinement::{Control, ControlReport, ControlState, Isolation};
 
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct DoctorReport {
     pub version: &'static str,
     pub kernel: String,
     pub uid: u32,
-    /// The level at which the default policy holds here; null if it does not.
+    /// The level at which the default policy is enforced here; null if it is not.
     pub confined: Option<Isolation>,
-    pub levels: Vec<Item>,
-    pub mechanisms: Vec<Item>,
-    /// One for each level that is there, the strongest first.
+    pub levels: Vec<CheckItem>,
+    pub mechanisms: Vec<CheckItem>,
+    /// One for each available level, the strongest first.
     pub tests: Vec<LevelTest>,
-    /// A real session, where one was asked for.
+    /// The real session, if it was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionTest>,
-    pub programs: Vec<Program>,
-    pub node: Vec<Item>,
-    pub disk: Vec<Item>,
+    pub programs: Vec<ProgramCheck>,
+    pub node: Vec<CheckItem>,
+    pub disk: Vec<CheckItem>,
 }
 
-impl Report {
-    /// Whether the default policy holds, and the real session did if there was one.
+impl DoctorReport {
+    /// Whether the default policy is enforced, and the real session worked if it was requested.
     pub fn is_well(&self) -> bool {
         let session = self.session.as_ref().is_none_or(|session| session.error.is_none());
         self.confined.is_some() && session
     }
 }
 
-/// One thing that was looked at.
+/// One check and its result.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Item {
+pub struct CheckItem {
     pub name: String,
-    pub state: State,
+    pub state: CheckState,
     pub says: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
@@ -42,24 +42,24 @@ pub struct Item {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum CheckState {
     Good,
-    /// Something is missing that others make up for, or that nobody may want.
+    /// Something optional is missing, or another mechanism replaces it.
     Lacking,
     Bad,
 }
 
-impl Item {
+impl CheckItem {
     pub fn good(name: impl Into<String>, says: impl Into<String>) -> Self {
-        Self { name: name.into(), state: State::Good, says: says.into(), help: None }
+        Self { name: name.into(), state: CheckState::Good, says: says.into(), help: None }
     }
 
     pub fn lacking(name: impl Into<String>, says: impl Into<String>) -> Self {
-        Self { state: State::Lacking, ..Self::good(name, says) }
+        Self { state: CheckState::Lacking, ..Self::good(name, says) }
     }
 
     pub fn bad(name: impl Into<String>, says: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { state: State::Bad, help: Some(help.into()), ..Self::good(name, says) }
+        Self { state: CheckState::Bad, help: Some(help.into()), ..Self::good(name, says) }
     }
 
     pub fn with_help(self, help: impl Into<String>) -> Self {
@@ -67,24 +67,24 @@ impl Item {
     }
 }
 
-/// What came of a throwaway process at one level.
+/// The result of a throwaway process at one level.
 #[derive(Debug, Serialize)]
 pub struct LevelTest {
     pub level: Isolation,
-    /// Forbidden things that were tried inside.
+    /// Number of forbidden actions that were tried inside.
     pub attempts: usize,
-    /// From the fork until the program ran, the attempts included.
+    /// Time from the fork until the program ran, including the attempts.
     pub took_ms: f64,
-    /// What ran inside.
+    /// The program that ran inside.
     pub program: String,
     pub controls: Vec<ControlReport>,
-    /// Why it did not run.
+    /// Why the program did not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl LevelTest {
-    /// Whether the process ran and everything that presets require was enforced.
+    /// Whether the process ran with every control enforced that the presets require.
     pub fn holds(&self) -> bool {
         let broken = |report: &ControlReport| {
             report.state == ControlState::NotEnforced && Control::REQUIRED.contains(&report.control)
@@ -93,29 +93,29 @@ impl LevelTest {
     }
 }
 
-/// What came of a real session.
+/// The result of a real session.
 #[derive(Debug, Serialize)]
 pub struct SessionTest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
-    /// From the request to the first turn's answer.
+    /// Time from the request to the result of the first turn.
     pub took_ms: f64,
     pub controls: Vec<ControlReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// A program that sessions may want.
+/// A program that sessions may use.
 #[derive(Debug, Serialize)]
-pub struct Program {
+pub struct ProgramCheck {
     pub name: &'static str,
-    /// As PATH has it; null where it does not.
+    /// The path of the program; null if it is not on PATH.
     pub path: Option<std::path::PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// The hidden path that keeps sessions from reading it.
+    /// The hidden directory that contains the program, so that sessions cannot read it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden_by: Option<std::path::PathBuf>,
-    /// Without it no session starts.
+    /// Whether sessions need the program to start.
     pub needed: bool,
 }

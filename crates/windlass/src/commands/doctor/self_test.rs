@@ -1,5 +1,5 @@
-//! A throwaway process, confined as a session with the default policy would be, with every canary.
-//! It has ended before this returns.
+//! Confines a throwaway process as a session with the default policy, and tries every canary in it. The
+//! process has exited before this returns.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 use windlass_confine::plan::thorough;
-use windlass_confine::{Command, Machine, Site, Started, spawn};
+use windlass_confine::{MachineSupport, SpawnCommand, StartedProcess, SurveyInput, spawn};
 use windlass_protocol::confinement::{ControlReport, Isolation};
 use windlass_protocol::policy::Policy;
 
@@ -18,15 +18,15 @@ use crate::outlook::Outlook;
 /// How long the program inside may take.
 const PROGRAM_WAIT: Duration = Duration::from_secs(10);
 
-/// Runs where there is no interpreter.
+/// The program to run if no interpreter is installed.
 const FALLBACK: &str = "/bin/true";
 
-/// Confines a process at `level` and runs the interpreter in it. One thread calls this, and leaves
-/// its children to it.
+/// Confines a process at `level` and runs the interpreter in it. The calling process must be
+/// single-threaded and must not wait for children itself.
 pub fn run(
     level: Isolation,
-    machine: &Machine,
-    site: &Site,
+    machine: &MachineSupport,
+    site: &SurveyInput,
     interpreter: Option<PathBuf>,
 ) -> LevelTest {
     let argv = match &interpreter {
@@ -35,7 +35,7 @@ pub fn run(
     };
     let program = argv[0].clone();
     match try_level(level, machine, &with_interpreter(site, interpreter), &argv) {
-        Ok(Tried { attempts, took, controls }) => {
+        Ok(CanaryRun { attempts, took, controls }) => {
             let took_ms = took.as_secs_f64() * 1000.0;
             LevelTest { level, attempts, took_ms, program, controls, error: None }
         }
@@ -46,41 +46,42 @@ pub fn run(
     }
 }
 
-struct Tried {
+struct CanaryRun {
     attempts: usize,
     took: Duration,
     controls: Vec<ControlReport>,
 }
 
-/// What a worker would need to read: the interpreter, its environment and its library.
-fn with_interpreter(site: &Site, interpreter: Option<PathBuf>) -> Site {
+/// Adds the directories that a worker needs to read: the prefixes of the interpreter and its library.
+fn with_interpreter(site: &SurveyInput, interpreter: Option<PathBuf>) -> SurveyInput {
     let real = interpreter.as_deref().and_then(|path| std::fs::canonicalize(path).ok());
     let prefix = |path: PathBuf| Some(path.parent()?.parent()?.to_owned());
     let needed = [interpreter, real].into_iter().flatten().filter_map(prefix);
-    Site { needed: needed.filter(|path| path.parent().is_some()).collect(), ..site.clone() }
+    SurveyInput { needed: needed.filter(|path| path.parent().is_some()).collect(), ..site.clone() }
 }
 
 fn try_level(
     level: Isolation,
-    machine: &Machine,
-    site: &Site,
+    machine: &MachineSupport,
+    site: &SurveyInput,
     argv: &[String],
-) -> anyhow::Result<Tried> {
+) -> anyhow::Result<CanaryRun> {
     let mut policy = Policy::of(windlass_protocol::policy::Preset::default());
     policy.isolation = Some(level);
-    // A canary that gets through is to be reported, not to keep the rest from being tried.
+    // Nothing is required, so that a canary that gets through is reported and the others still run.
     policy.required = Vec::new();
     let outlook = Outlook::new(&policy, machine, site);
     let plan = match (outlook.plan, outlook.refused) {
         (Some(plan), _) => thorough(plan, &policy, &outlook.place),
         (None, Some(refused)) => return Err(refused.into()),
-        (None, None) => anyhow::bail!("there is no plan for it"),
+        (None, None) => anyhow::bail!("level {level} cannot be planned"),
     };
-    // The process between ends at once; its two children come to us.
+    // The intermediate process exits at once. As subreaper, this process becomes the parent of its two
+    // children.
     rustix::process::set_child_subreaper(Pid::from_raw(1))?;
     let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
     let before = Instant::now();
-    let started = spawn(&Command {
+    let started = spawn(&SpawnCommand {
         argv,
         env: &[],
         cwd: &site.workspace,
@@ -93,12 +94,12 @@ fn try_level(
     })?;
     let took = before.elapsed();
     let ended = end(&started);
-    anyhow::ensure!(ended? == 0, "{} does not run inside", argv[0]);
-    Ok(Tried { attempts: plan.canaries.len(), took, controls: started.confinement.controls })
+    anyhow::ensure!(ended? == 0, "{} does not run when confined", argv[0]);
+    Ok(CanaryRun { attempts: plan.canaries.len(), took, controls: started.confinement.controls })
 }
 
-/// Waits for the program, ends what is left, and says with which code it ended.
-fn end(started: &Started) -> anyhow::Result<i32> {
+/// Waits for the program, kills the remaining processes, and returns the exit code of the program.
+fn end(started: &StartedProcess) -> anyhow::Result<i32> {
     let waited = wait(started.pid);
     let mut code = -1;
     for pid in [Some(started.pid), started.init].into_iter().flatten() {
@@ -118,6 +119,6 @@ fn wait(pid: u32) -> anyhow::Result<()> {
     let process = pidfd_open(pid, PidfdFlags::empty())?;
     let timeout = Timespec::try_from(PROGRAM_WAIT)?;
     let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout))?;
-    anyhow::ensure!(ended > 0, "the program inside took longer than {PROGRAM_WAIT:?}");
+    anyhow::ensure!(ended > 0, "the confined program took longer than {PROGRAM_WAIT:?}");
     Ok(())
 }

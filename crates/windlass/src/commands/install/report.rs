@@ -1,12 +1,12 @@
-//! What `install` and `uninstall` did or would do, for people and for programs.
+//! Reports what `install` and `uninstall` did or would do, as text and as JSON.
 
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use crate::agents::client::{ARGUMENT, Client, ENTRY, Scope, is_disabled};
+use crate::agents::client::{ARGUMENT, AgentClient, ConfigScope, ENTRY, is_disabled};
 use crate::agents::diff;
-use crate::agents::plan::{self, Action, Plan, PlanError};
+use crate::agents::plan::{self, ConfigAction, ConfigPlan, ConfigPlanError};
 use crate::agents::store::{self, Backup};
 use crate::terminal::{Terminal, Tone};
 
@@ -18,7 +18,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    pub fn apply(self, plan: Plan) -> Result<(Plan, Backup), PlanError> {
+    pub fn apply(self, plan: ConfigPlan) -> Result<(ConfigPlan, Backup), ConfigPlanError> {
         let backup = match self {
             Self::Write => plan::carry_out(&plan)?,
             Self::DryRun => Backup::None,
@@ -27,16 +27,16 @@ impl Mode {
     }
 }
 
-/// How it went with one file of one client.
+/// The result for one file of one client.
 #[derive(Debug)]
-pub struct Report {
-    pub client: Client,
-    pub done: Result<(Plan, Backup), PlanError>,
+pub struct InstallReport {
+    pub client: AgentClient,
+    pub done: Result<(ConfigPlan, Backup), ConfigPlanError>,
 }
 
-/// The clients as named, but each only once.
-pub fn each_once(clients: &[Client]) -> Vec<Client> {
-    let mut once: Vec<Client> = Vec::new();
+/// The given clients without repetitions.
+pub fn each_once(clients: &[AgentClient]) -> Vec<AgentClient> {
+    let mut once: Vec<AgentClient> = Vec::new();
     for client in clients {
         if !once.contains(client) {
             once.push(*client);
@@ -46,7 +46,7 @@ pub fn each_once(clients: &[Client]) -> Vec<Client> {
 }
 
 pub fn show(
-    reports: Vec<Report>,
+    reports: Vec<InstallReport>,
     mode: Mode,
     as_json: bool,
     terminal: &mut Terminal,
@@ -74,16 +74,16 @@ pub fn show(
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The diff alone on standard output, so that `patch` can read it.
-fn preview(plan: &Plan, terminal: &mut Terminal) -> anyhow::Result<()> {
+/// Prints only the diff on standard output, so that `patch` can read it.
+fn preview(plan: &ConfigPlan, terminal: &mut Terminal) -> anyhow::Result<()> {
     match plan.action {
-        Action::Unchanged | Action::Absent => terminal.note(&headline(plan))?,
+        ConfigAction::Unchanged | ConfigAction::Absent => terminal.note(&headline(plan))?,
         _ => terminal.out(diff_of(plan).as_bytes())?,
     }
     Ok(())
 }
 
-fn page(plan: &Plan, backup: Backup, terminal: &mut Terminal) -> anyhow::Result<()> {
+fn page(plan: &ConfigPlan, backup: Backup, terminal: &mut Terminal) -> anyhow::Result<()> {
     let facts = plan.client.facts();
     terminal.say(&terminal.tone(Tone::Strong, &headline(plan)))?;
     let mut lines: Vec<(&str, String)> = Vec::new();
@@ -91,27 +91,35 @@ fn page(plan: &Plan, backup: Backup, terminal: &mut Terminal) -> anyhow::Result<
     match backup {
         Backup::None => {}
         Backup::Made => lines.push(("backup", copy)),
-        Backup::Kept => lines.push(("backup", format!("{copy}, an earlier one, kept as it is"))),
-        Backup::Removed => lines.push(("backup", "removed: the file is what it was".to_owned())),
+        Backup::Kept => lines.push(("backup", format!("{copy}, from an earlier change"))),
+        Backup::Removed => {
+            lines.push(("backup", "removed: the file has its original content again".to_owned()));
+        }
     }
     match plan.action {
-        Action::Created | Action::Added | Action::Updated | Action::Unchanged => {
+        ConfigAction::Created
+        | ConfigAction::Added
+        | ConfigAction::Updated
+        | ConfigAction::Unchanged => {
             lines.insert(0, ("runs", runs(&plan.entry)));
             if is_disabled(&plan.entry) {
-                lines.push(("note", "the entry is switched off there, and was left so".to_owned()));
+                lines.push((
+                    "note",
+                    "the entry is disabled in this client and stays disabled".to_owned(),
+                ));
             }
             lines.push(("check", facts.check.to_owned()));
-            if plan.action != Action::Unchanged {
+            if plan.action != ConfigAction::Unchanged {
                 lines.push(("then", facts.then.to_owned()));
             }
-            if plan.scope == Scope::Project && !facts.project.is_empty() {
+            if plan.scope == ConfigScope::Project && !facts.project.is_empty() {
                 lines.push(("note", facts.project.to_owned()));
             }
         }
-        Action::Removed | Action::Restored | Action::Deleted => {
-            lines.push(("then", "running sessions have it until they end".to_owned()));
+        ConfigAction::Removed | ConfigAction::Restored | ConfigAction::Deleted => {
+            lines.push(("then", "agents that are running use Windlass until they exit".to_owned()));
         }
-        Action::Absent => {}
+        ConfigAction::Absent => {}
     }
     for (name, value) in lines {
         terminal.say(&format!("  {name:8} {value}"))?;
@@ -119,20 +127,20 @@ fn page(plan: &Plan, backup: Backup, terminal: &mut Terminal) -> anyhow::Result<
     Ok(())
 }
 
-fn headline(plan: &Plan) -> String {
+fn headline(plan: &ConfigPlan) -> String {
     let title = plan.client.facts().title;
     let file = plan.file.display();
     match plan.action {
-        Action::Created => format!("{title}: made {file} with the server {ENTRY}"),
-        Action::Added => format!("{title}: added the server {ENTRY} to {file}"),
-        Action::Updated => format!("{title}: updated the server {ENTRY} in {file}"),
-        Action::Unchanged => format!("{title}: already installed in {file}"),
-        Action::Removed => format!("{title}: removed the server {ENTRY} from {file}"),
-        Action::Restored => {
-            format!("{title}: removed the server {ENTRY} from {file}, which is as it was before")
+        ConfigAction::Created => format!("{title}: created {file} with the server {ENTRY}"),
+        ConfigAction::Added => format!("{title}: added the server {ENTRY} to {file}"),
+        ConfigAction::Updated => format!("{title}: updated the server {ENTRY} in {file}"),
+        ConfigAction::Unchanged => format!("{title}: already installed in {file}"),
+        ConfigAction::Removed => format!("{title}: removed the server {ENTRY} from {file}"),
+        ConfigAction::Restored => {
+            format!("{title}: removed the server {ENTRY} and restored the original {file}")
         }
-        Action::Deleted => format!("{title}: removed {file}, which held nothing but {ENTRY}"),
-        Action::Absent => format!("{title}: not installed in {file}"),
+        ConfigAction::Deleted => format!("{title}: removed {file}, which contained only {ENTRY}"),
+        ConfigAction::Absent => format!("{title}: not installed in {file}"),
     }
 }
 
@@ -146,15 +154,15 @@ fn runs(entry: &Value) -> String {
             _ => {}
         }
     }
-    debug_assert!(words.contains(&ARGUMENT), "every entry of ours has it");
+    debug_assert!(words.contains(&ARGUMENT), "every Windlass entry has this argument");
     words.join(" ")
 }
 
-fn diff_of(plan: &Plan) -> String {
+fn diff_of(plan: &ConfigPlan) -> String {
     diff::unified(&plan.file, plan.before.as_deref(), plan.after.as_deref())
 }
 
-fn value(report: &Report, mode: Mode) -> Value {
+fn value(report: &InstallReport, mode: Mode) -> Value {
     let name = report.client.facts().name;
     match &report.done {
         Err(error) => json!({ "client": name, "error": error_value(error) }),
@@ -178,6 +186,6 @@ fn value(report: &Report, mode: Mode) -> Value {
     }
 }
 
-pub fn error_value(error: &PlanError) -> Value {
+pub fn error_value(error: &ConfigPlanError) -> Value {
     json!({ "code": error.code(), "message": error.to_string(), "remedy": error.remedy() })
 }

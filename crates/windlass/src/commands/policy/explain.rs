@@ -1,12 +1,12 @@
-//! `windlass policy explain`: a policy in plain words. Each sentence is made from the policy, the
-//! place and the plan; one whose control is not enforced here says so.
+//! `windlass policy explain`: explains a policy in plain sentences. Each sentence follows from the policy,
+//! the surveyed files and the plan. A sentence whose control is not enforced here is marked.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use windlass_confine::survey::Place;
-use windlass_confine::{Machine, Protected};
+use windlass_confine::survey::FileSurvey;
+use windlass_confine::{MachineSupport, ProtectedEntry};
 use windlass_protocol::confinement::{Control, ControlReport, ControlState, Isolation};
 use windlass_protocol::policy::expand_home;
 use windlass_protocol::policy::{Limits, Network, Policy, UnixSockets, WorkspaceAccess};
@@ -16,22 +16,22 @@ use crate::policy_options::PolicyOptions;
 use crate::size;
 use crate::terminal::{Terminal, Tone};
 
-/// Say in plain words what a session here may touch
+/// Explain in plain sentences what a session here may access
 ///
-/// The current directory is taken as the workspace. Exits with 1 if such a session would not start.
+/// Uses the current directory as the workspace. Exits with 1 if a session with this policy would not start.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     policy: PolicyOptions,
 }
 
-/// Entries of a list that are named in a sentence.
+/// Maximum number of list entries to name in a sentence.
 const NAMED_MAX: usize = 6;
 
 pub fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let policy = args.policy.resolve()?;
     let site = site_here()?;
-    let outlook = Outlook::new(&policy, &Machine::detect(), &site);
+    let outlook = Outlook::new(&policy, &MachineSupport::detect(), &site);
     let subject = Subject {
         policy: &policy,
         place: &outlook.place,
@@ -43,36 +43,36 @@ pub fn run(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
         terminal.say(&terminal.tone(line.tone, &line.text))?;
     }
     let Some(refused) = &outlook.refused else { return Ok(ExitCode::SUCCESS) };
-    let line = format!("Such a session would not start here: {refused}.");
+    let line = format!("A session with this policy would not start here: {refused}.");
     terminal.say(&terminal.tone(Tone::Error, &line))?;
     Ok(ExitCode::FAILURE)
 }
 
-/// What is explained.
+/// The policy to explain, and its surroundings.
 struct Subject<'a> {
     policy: &'a Policy,
-    place: &'a Place,
+    place: &'a FileSurvey,
     home: Option<&'a Path>,
-    /// Nothing where the level cannot be had.
+    /// `None` if the level is not available on this machine.
     isolation: Option<Isolation>,
 }
 
-/// A sentence, and the controls without which it is only a wish.
+/// A sentence, and the controls that make it true.
 struct Sentence {
     text: String,
     rests_on: &'static [Control],
 }
 
-struct Line {
+struct ExplainLine {
     tone: Tone,
     text: String,
 }
 
 impl Subject<'_> {
-    fn lines(&self, controls: &[ControlReport]) -> Vec<Line> {
+    fn lines(&self, controls: &[ControlReport]) -> Vec<ExplainLine> {
         let level = self.isolation.map_or_else(String::new, |level| format!(", at level {level}"));
         let workspace = self.place.workspace.display();
-        let mut lines = vec![Line::strong(format!("A session in {workspace}{level}"))];
+        let mut lines = vec![ExplainLine::strong(format!("A session in {workspace}{level}"))];
         let groups = [
             ("Files", self.files()),
             ("Network", vec![self.network(), self.sockets()]),
@@ -80,7 +80,7 @@ impl Subject<'_> {
             ("Limits", self.limits()),
         ];
         for (name, sentences) in groups {
-            lines.push(Line::strong(name.to_owned()));
+            lines.push(ExplainLine::strong(name.to_owned()));
             lines.extend(sentences.iter().map(|sentence| sentence.line(controls)));
         }
         lines.extend(not_enforced(controls));
@@ -91,9 +91,10 @@ impl Subject<'_> {
         let mut sentences = vec![self.reading(), self.writing()];
         let (missing, there): (Vec<_>, Vec<_>) = self
             .place
+            .names
             .protected
             .iter()
-            .partition(|(_, found)| matches!(found, Protected::Missing(_)));
+            .partition(|(_, found)| matches!(found, ProtectedEntry::Missing(_)));
         for (verb, names) in [("change", there), ("make", missing)] {
             let names: Vec<String> = names.iter().map(|(path, _)| self.short(path)).collect();
             if !names.is_empty() {
@@ -122,7 +123,7 @@ impl Subject<'_> {
         Sentence { text: format!("may read {what}{except}"), rests_on }
     }
 
-    /// Hidden paths that exist, as the policy writes them and in its order, then those of the node.
+    /// Existing hidden paths: first those of the policy, as written and in its order, then those of the node.
     fn hidden(&self) -> Vec<String> {
         let written: BTreeMap<PathBuf, usize> = self
             .policy
@@ -145,7 +146,7 @@ impl Subject<'_> {
 
     fn writing(&self) -> Sentence {
         let text = if self.place.writable.iter().any(|path| path == Path::new("/")) {
-            "may write whatever this user can".to_owned()
+            "may write everything that this user can write".to_owned()
         } else {
             let workspace = match self.policy.workspace {
                 WorkspaceAccess::Write => Some("the workspace".to_owned()),
@@ -169,7 +170,7 @@ impl Subject<'_> {
                 let most = most.map_or_else(String::new, |most| format!(": {}", size::short(most)));
                 Some(format!("private temporary directories (/tmp{most})"))
             }
-            Isolation::Landlock => Some("a temporary directory of its own (TMPDIR)".to_owned()),
+            Isolation::Landlock => Some("a private temporary directory (TMPDIR)".to_owned()),
             Isolation::None => None,
         }
     }
@@ -178,7 +179,8 @@ impl Subject<'_> {
         let text = match &self.policy.network {
             Network::None => "cannot reach any network".to_owned(),
             Network::Open => {
-                "can reach whatever this machine can, its own services included".to_owned()
+                "can reach everything that this machine can reach, including its local services"
+                    .to_owned()
             }
             Network::Hosts(rules) if rules.0.is_empty() => "cannot reach any host".to_owned(),
             Network::Hosts(rules) => {
@@ -192,32 +194,37 @@ impl Subject<'_> {
     fn sockets(&self) -> Sentence {
         let local = self.policy.unix_sockets == UnixSockets::Local
             && self.isolation.is_none_or(|level| level == Isolation::Full);
-        let own = match local {
-            true => "may make unix sockets of its own",
-            false => "can make no unix socket but connected pairs",
+        let create = match local {
+            true => "may create its own unix sockets",
+            false => "may create only connected pairs of unix sockets",
         };
-        let text = format!("{own}, and reaches none of the machine, the node or other sessions");
+        let text = format!(
+            "{create}, and cannot reach unix sockets of the machine, the node or other sessions"
+        );
         Sentence { text, rests_on: &[Control::Sockets] }
     }
 
     fn system(&self) -> Vec<Sentence> {
         let variables = match self.policy.environment.is_empty() {
-            true => "gets the usual environment variables and none of the node's others".to_owned(),
+            true => "gets the usual environment variables and no others of the node".to_owned(),
             false => format!(
-                "gets the usual environment variables, {} and none of the node's others",
+                "gets the usual environment variables, {} and no others of the node",
                 list(&self.policy.environment)
             ),
         };
         let sentence = |text: &str, rests_on| Sentence { text: text.to_owned(), rests_on };
         vec![
             sentence(
-                "cannot signal, trace or read the memory of any process but its own",
+                "cannot signal, trace or read the memory of processes outside the session",
                 &[Control::Processes],
             ),
-            sentence("cannot reach shared memory and message queues of others", &[Control::Ipc]),
-            sentence("has no capability and cannot gain one", &[Control::Privileges]),
-            sentence("cannot make the calls that reach deep into the kernel", &[Control::Syscalls]),
-            sentence("has no device but the harmless ones", &[Control::Devices]),
+            sentence(
+                "cannot reach shared memory or message queues of other processes",
+                &[Control::Ipc],
+            ),
+            sentence("has no capabilities and cannot gain any", &[Control::Privileges]),
+            sentence("cannot make dangerous system calls (seccomp filter)", &[Control::Syscalls]),
+            sentence("can use only harmless devices, such as /dev/null", &[Control::Devices]),
             Sentence { text: variables, rests_on: &[Control::Environment] },
         ]
     }
@@ -262,7 +269,7 @@ impl Subject<'_> {
         sentences
     }
 
-    /// A path as a person writes it.
+    /// A path relative to the workspace or the home, as a person writes it.
     fn short(&self, path: &Path) -> String {
         let inside =
             |root: &Path| path.strip_prefix(root).ok().filter(|rest| *rest != Path::new(""));
@@ -277,25 +284,28 @@ impl Subject<'_> {
 }
 
 impl Sentence {
-    fn line(&self, controls: &[ControlReport]) -> Line {
+    fn line(&self, controls: &[ControlReport]) -> ExplainLine {
         let broken = |report: &ControlReport| {
             self.rests_on.contains(&report.control) && report.state == ControlState::NotEnforced
         };
         match controls.iter().any(broken) {
-            true => Line { tone: Tone::Error, text: format!("  {}: NOT ENFORCED HERE", self.text) },
-            false => Line { tone: Tone::Plain, text: format!("  {}", self.text) },
+            true => ExplainLine {
+                tone: Tone::Error,
+                text: format!("  {}: NOT ENFORCED HERE", self.text),
+            },
+            false => ExplainLine { tone: Tone::Plain, text: format!("  {}", self.text) },
         }
     }
 }
 
-impl Line {
+impl ExplainLine {
     fn strong(text: String) -> Self {
         Self { tone: Tone::Strong, text }
     }
 }
 
-/// Why what is not enforced is not, and what would help: once for each reason.
-fn not_enforced(controls: &[ControlReport]) -> Vec<Line> {
+/// Lines for the controls that are not enforced: one per reason, with its remedy.
+fn not_enforced(controls: &[ControlReport]) -> Vec<ExplainLine> {
     let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
     for report in controls.iter().filter(|report| report.state == ControlState::NotEnforced) {
         let help = report.remedy.as_ref().map_or_else(String::new, |help| format!("; {help}"));
@@ -308,8 +318,8 @@ fn not_enforced(controls: &[ControlReport]) -> Vec<Line> {
     if reasons.is_empty() {
         return Vec::new();
     }
-    let mut lines = vec![Line::strong("Not enforced here".to_owned())];
-    lines.extend(reasons.into_iter().map(|(reason, names)| Line {
+    let mut lines = vec![ExplainLine::strong("Not enforced here".to_owned())];
+    lines.extend(reasons.into_iter().map(|(reason, names)| ExplainLine {
         tone: Tone::Error,
         text: format!("  {}: {reason}", all(&names)),
     }));
@@ -320,7 +330,7 @@ fn seconds(seconds: u64) -> String {
     crate::duration::show(std::time::Duration::from_secs(seconds))
 }
 
-/// The first few, and how many more.
+/// Names the first entries, and the number of the others.
 fn list(items: &[String]) -> String {
     if items.len() <= NAMED_MAX {
         return all(items);
@@ -339,7 +349,8 @@ fn all(items: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use windlass_confine::plan::Kind;
+    use windlass_confine::ProtectedNames;
+    use windlass_confine::plan::PathKind;
     use windlass_protocol::policy::PolicyRequest;
 
     use super::*;
@@ -348,13 +359,19 @@ mod tests {
         let request: PolicyRequest = serde_json::from_str(request).unwrap();
         let policy = request.resolve().unwrap();
         let work = PathBuf::from("/people/u/work");
-        let place = Place {
+        let place = FileSurvey {
             readable: policy.readable.iter().map(PathBuf::from).collect(),
             writable: policy.writable.iter().map(PathBuf::from).collect(),
-            hidden: BTreeMap::from([(PathBuf::from("/people/u/keys"), Kind::Directory)]),
-            protected: BTreeMap::from([(work.join(".git"), Protected::Real(Kind::Directory))]),
+            hidden: BTreeMap::from([(PathBuf::from("/people/u/keys"), PathKind::Directory)]),
+            names: ProtectedNames {
+                protected: BTreeMap::from([(
+                    work.join(".git"),
+                    ProtectedEntry::Real(PathKind::Directory),
+                )]),
+                unheld: None,
+            },
             workspace: work,
-            ..Place::default()
+            ..FileSurvey::default()
         };
         let home = Some(Path::new("/people/u"));
         let subject = Subject { policy: &policy, place: &place, home, isolation: Some(isolation) };
@@ -382,7 +399,7 @@ mod tests {
                 "may write only the workspace and private temporary directories (/tmp: 1 GiB)\n",
                 "cannot change .git\n",
                 "cannot reach any network\n",
-                "may make unix sockets of its own, and reaches none of the machine",
+                "may create its own unix sockets, and cannot reach unix sockets of the machine",
                 "memory: 4 GiB\n",
                 "no limit: processor time and lifetime",
             ],
@@ -397,7 +414,7 @@ mod tests {
                 "may read only /usr and the workspace, except ~/keys\n",
                 "may write only /srv/out and private",
                 "can reach a.test and *.b.test:443 through the node's proxy, and no other host\n",
-                "gets the usual environment variables, CI and none",
+                "gets the usual environment variables, CI and no others",
                 "processor time: 150 % of a core\n",
                 "lifetime: 1m30s",
             ],
@@ -405,13 +422,16 @@ mod tests {
         );
         check(
             &explained(r#"{"preset": "open"}"#, Isolation::Full, &[]),
-            &["may write whatever this user can\n", "can reach whatever this machine can"],
+            &[
+                "may write everything that this user can write\n",
+                "can reach everything that this machine can reach",
+            ],
             &["may write only"],
         );
     }
 
     #[test]
-    fn a_sentence_that_is_not_enforced_says_so_and_the_reason_comes_once() {
+    fn a_sentence_that_is_not_enforced_is_marked_and_its_reason_is_listed_once() {
         let report = |control| ControlReport {
             control,
             state: ControlState::NotEnforced,
@@ -425,11 +445,11 @@ mod tests {
             &[
                 "cannot reach any network: NOT ENFORCED HERE\n",
                 "cannot change .git: NOT ENFORCED HERE\n",
-                "a temporary directory of its own (TMPDIR)\n",
-                "can make no unix socket but connected pairs, and reaches none of the machine",
+                "a private temporary directory (TMPDIR)\n",
+                "may create only connected pairs of unix sockets, and cannot reach unix sockets",
                 "network and protected: there is no wall; build one",
             ],
-            &["private temporary"],
+            &["private temporary directories"],
         );
     }
 }

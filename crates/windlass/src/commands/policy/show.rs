@@ -1,10 +1,10 @@
-//! `windlass policy show`: the whole policy and each control, exactly.
+//! `windlass policy show`: prints the complete policy and each control.
 
 use std::process::ExitCode;
 
 use anyhow::Context;
 use serde_json::json;
-use windlass_confine::Machine;
+use windlass_confine::MachineSupport;
 use windlass_protocol::SessionId;
 use windlass_protocol::confinement::{ControlReport, Isolation};
 use windlass_protocol::policy::Policy;
@@ -14,23 +14,23 @@ use crate::policy_options::PolicyOptions;
 use crate::terminal::{Terminal, Tone};
 use crate::{control_table, node_access};
 
-/// Show a policy, and what each of its controls amounts to here
+/// Show a policy and how each of its controls is enforced here
 ///
-/// The current directory is taken as the workspace. Exits with 1 if such a session would not start.
+/// Uses the current directory as the workspace. Exits with 1 if a session with this policy would not start.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The policy of this session, and how it is enforced there
+    /// Show the policy of this session and how it is enforced there
     #[arg(long, value_name = "ID", conflicts_with = "PolicyOptions")]
     session: Option<SessionId>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     policy: PolicyOptions,
 }
 
-/// What is shown.
-struct Shown {
+/// A policy and its enforcement, for a session that would start here or for a live one.
+struct PolicyReport {
     policy: Option<Policy>,
     isolation: Option<Isolation>,
     controls: Vec<ControlReport>,
@@ -56,10 +56,10 @@ pub fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     Ok(if shown.refused.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn of_here(options: &PolicyOptions) -> anyhow::Result<Shown> {
+fn of_here(options: &PolicyOptions) -> anyhow::Result<PolicyReport> {
     let policy = options.resolve()?;
-    let outlook = Outlook::new(&policy, &Machine::detect(), &site_here()?);
-    Ok(Shown {
+    let outlook = Outlook::new(&policy, &MachineSupport::detect(), &site_here()?);
+    Ok(PolicyReport {
         policy: Some(policy),
         isolation: outlook.plan.as_ref().map(|plan| plan.isolation),
         controls: outlook.plan.map(|plan| plan.controls).unwrap_or_default(),
@@ -67,14 +67,14 @@ fn of_here(options: &PolicyOptions) -> anyhow::Result<Shown> {
     })
 }
 
-fn of_session(id: &SessionId) -> anyhow::Result<Shown> {
+fn of_session(id: &SessionId) -> anyhow::Result<PolicyReport> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let session = runtime.block_on(async {
-        let client = node_access::present().await?.context("no node is running")?;
+        let client = node_access::connect_if_running().await?.context("no node is running")?;
         anyhow::Ok(client.session(id).await?)
     })?;
     let confinement = session.confinement;
-    Ok(Shown {
+    Ok(PolicyReport {
         policy: session.policy.map(|policy| *policy),
         isolation: confinement.as_ref().map(|confinement| confinement.isolation),
         controls: confinement.map(|confinement| confinement.controls).unwrap_or_default(),
@@ -82,10 +82,10 @@ fn of_session(id: &SessionId) -> anyhow::Result<Shown> {
     })
 }
 
-fn page(shown: &Shown, terminal: &mut Terminal) -> anyhow::Result<()> {
+fn page(shown: &PolicyReport, terminal: &mut Terminal) -> anyhow::Result<()> {
     if let Some(policy) = &shown.policy {
         terminal.say(&terminal.tone(Tone::Strong, "Policy"))?;
-        // As a client would send it: flat, each part on a line.
+        // One field of the JSON form per line.
         if let serde_json::Value::Object(parts) = serde_json::to_value(policy)? {
             for (name, value) in parts {
                 terminal.say(&format!("  {name:12} {}", value_text(&value)))?;
@@ -106,7 +106,7 @@ fn page(shown: &Shown, terminal: &mut Terminal) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Texts and lists of texts without quotes; anything else as JSON.
+/// Formats strings and lists without quotes; anything else as JSON.
 fn value_text(value: &serde_json::Value) -> String {
     match value {
         serde_json::Value::String(text) => text.clone(),

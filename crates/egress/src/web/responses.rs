@@ -1,0 +1,65 @@
+//! The proxy's own responses: the tunnel is open, or the request is not forwarded.
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty, Full};
+use hyper::ext::ReasonPhrase;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Response, StatusCode};
+
+use crate::reach::NotReached;
+use crate::rules::RefusalReason;
+
+pub(super) type ProxyResponse = Response<UnsyncBoxBody<Bytes, hyper::Error>>;
+
+/// The tunnel is open.
+pub(super) fn ok() -> ProxyResponse {
+    Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync())
+}
+
+pub(super) fn bad_request(what: &str) -> ProxyResponse {
+    say(StatusCode::BAD_REQUEST, format!("windlass: {what}\n"))
+}
+
+pub(super) fn bad_gateway(what: &str) -> ProxyResponse {
+    say(StatusCode::BAD_GATEWAY, format!("windlass: {what}\n"))
+}
+
+pub(super) fn not_reached(host: &str, port: u16, why: NotReached) -> ProxyResponse {
+    match why {
+        NotReached::Refused(why) => refused(host, port, why),
+        NotReached::TooSlow => {
+            say(StatusCode::GATEWAY_TIMEOUT, format!("windlass: {host}:{port}: {why}\n"))
+        }
+        NotReached::Unknown | NotReached::Unreachable => {
+            bad_gateway(&format!("{host}:{port}: {why}"))
+        }
+    }
+}
+
+/// The policy does not allow the host. Many programs show only the status line, so the status line
+/// also carries the reason.
+pub(super) fn refused(host: &str, port: u16, why: RefusalReason) -> ProxyResponse {
+    let rule = match why {
+        RefusalReason::PrivateAddress => format!("{host}:{port}=ADDRESS"),
+        _ => format!("{host}:{port}"),
+    };
+    let text = format!(
+        "windlass: {host}:{port} is refused: {why}; to allow it, create the session with \
+         policy.network.hosts: [{rule:?}]\n"
+    );
+    let mut response = say(StatusCode::FORBIDDEN, text);
+    let phrase = format!("Refused by policy.network.hosts: {why}");
+    if let Ok(phrase) = ReasonPhrase::try_from(phrase) {
+        response.extensions_mut().insert(phrase);
+    }
+    response
+}
+
+fn say(status: StatusCode, text: String) -> ProxyResponse {
+    let body = Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync();
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response
+}

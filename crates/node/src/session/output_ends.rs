@@ -1,0 +1,172 @@
+//! The head and tail of a turn's output: what the node keeps in memory while the turn runs, and what a reply
+//! shows. Memory use does not depend on how much is printed.
+
+use std::collections::VecDeque;
+
+use base64::Engine as _;
+use bytes::Bytes;
+use windlass_protocol::api::OutputView;
+
+/// Bytes kept of the start of a turn's output, and as many of its end.
+pub(crate) const KEPT_BYTES: usize = 8 * 1024;
+
+/// Bytes of a budget that are reserved for the marker between head and tail, and for characters that a cut
+/// splits. A budget below twice this keeps half of itself for output; only then the reply exceeds the budget.
+const MARKER_BYTES_MAX: usize = 256;
+
+/// Bytes of the head, and of the tail, if the output does not fit the budget.
+pub(crate) fn end_bytes(budget: usize) -> usize {
+    (budget - MARKER_BYTES_MAX.min(budget / 2)) / 2
+}
+
+/// The head and tail of a turn's output so far.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OutputEnds {
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    pub bytes: u64,
+    /// Some output is only in the journal, because an earlier node recorded it.
+    in_journal: bool,
+}
+
+impl OutputEnds {
+    /// Stands for output that is only in the journal.
+    pub fn in_journal(bytes: u64) -> Self {
+        Self { bytes, in_journal: bytes > 0, ..Self::default() }
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        let (to_head, rest) = bytes.split_at(bytes.len().min(KEPT_BYTES - self.head.len()));
+        self.head.extend_from_slice(to_head);
+        let rest = &rest[rest.len().saturating_sub(KEPT_BYTES)..];
+        let over = (self.tail.len() + rest.len()).saturating_sub(KEPT_BYTES);
+        self.tail.drain(..over);
+        self.tail.extend(rest);
+    }
+
+    /// The excerpt that fits `budget`. None if the head and tail in memory are too short for it.
+    pub fn excerpt(&self, budget: usize) -> Option<OutputExcerpt> {
+        if self.in_journal {
+            return None;
+        }
+        let kept = (self.head.len() + self.tail.len()) as u64;
+        let mut all = Vec::with_capacity(kept as usize);
+        if kept == self.bytes && kept <= budget as u64 {
+            all.extend_from_slice(&self.head);
+            all.extend(&self.tail);
+            return Some(OutputExcerpt { head: all.into(), tail: Bytes::new(), bytes: self.bytes });
+        }
+        let half = end_bytes(budget);
+        if half > KEPT_BYTES {
+            return None;
+        }
+        let tail_from = self.tail.len().saturating_sub(half);
+        // All output is in memory, so both ends are cut from it. (With less than KEPT_BYTES there is no
+        // tail.)
+        let (head, tail) = if kept == self.bytes {
+            all.extend_from_slice(&self.head);
+            all.extend(&self.tail);
+            let all = Bytes::from(all);
+            (all.slice(..half), all.slice(all.len() - half..))
+        } else {
+            let tail: Vec<u8> = self.tail.range(tail_from..).copied().collect();
+            (Bytes::copy_from_slice(&self.head[..half]), Bytes::from(tail))
+        };
+        Some(OutputExcerpt { head, tail, bytes: self.bytes })
+    }
+}
+
+/// What a reply shows of an output of `bytes` bytes. The tail is empty if the head is the whole output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OutputExcerpt {
+    pub head: Bytes,
+    pub tail: Bytes,
+    pub bytes: u64,
+}
+
+impl OutputExcerpt {
+    /// The excerpt as the API shows it. `from` is the offset of this output in the session's output.
+    pub fn to_view(&self, session: &str, from: u64) -> OutputView {
+        let omitted = self.bytes - (self.head.len() + self.tail.len()) as u64;
+        let mut raw = Vec::with_capacity(self.head.len() + self.tail.len() + 160);
+        raw.extend_from_slice(&self.head);
+        if omitted > 0 {
+            let start = from + self.head.len() as u64;
+            let end = start + omitted;
+            let marker = format!(
+                "\n[... {omitted} of {} bytes not shown; read them with GET \
+                 /v1/sessions/{session}/output?from={start}&to={end} ...]\n",
+                self.bytes
+            );
+            raw.extend_from_slice(marker.as_bytes());
+        }
+        raw.extend_from_slice(&self.tail);
+        let (text, base64) = match String::from_utf8(raw) {
+            Ok(text) => (text, None),
+            Err(error) => {
+                let raw = error.as_bytes();
+                // If bytes were omitted, the cut may have split a character; that is no reason for base64.
+                let base64 =
+                    (omitted == 0).then(|| base64::engine::general_purpose::STANDARD.encode(raw));
+                (String::from_utf8_lossy(raw).into_owned(), base64)
+            }
+        };
+        OutputView { text, bytes: self.bytes, from, omitted_bytes: omitted, base64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(parts: &[&[u8]]) -> OutputEnds {
+        let mut ends = OutputEnds::default();
+        for part in parts {
+            ends.push(part);
+        }
+        ends
+    }
+
+    #[test]
+    fn a_short_output_is_shown_whole() {
+        let excerpt = ends(&[b"one ", b"two"]).excerpt(16).unwrap();
+        assert_eq!((excerpt.head.as_ref(), excerpt.tail.as_ref()), (&b"one two"[..], &b""[..]));
+    }
+
+    #[test]
+    fn the_reply_fits_any_budget() {
+        let long = vec![b'x'; 3 * KEPT_BYTES];
+        for budget in [0, 1, 2, 7, KEPT_BYTES, 2 * KEPT_BYTES] {
+            for bytes in [&long[..], &long[..10], &long[..KEPT_BYTES + 5]] {
+                let excerpt = ends(&[bytes]).excerpt(budget).unwrap();
+                let reply = excerpt.to_view(&"s".repeat(64), u64::MAX / 2).text.len();
+                assert!(reply <= budget.max(2 * MARKER_BYTES_MAX), "{budget} {}", bytes.len());
+                assert!(
+                    excerpt.head.len() + excerpt.tail.len() <= budget,
+                    "{budget} {}",
+                    bytes.len()
+                );
+                assert_eq!(excerpt.bytes, bytes.len() as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn head_and_tail_are_the_start_and_the_end_of_the_output() {
+        let all: Vec<u8> = (0..40_000u32).map(|i| (i % 251) as u8).collect();
+        let mut pieces = OutputEnds::default();
+        all.chunks(777).for_each(|chunk| pieces.push(chunk));
+        let excerpt = pieces.excerpt(1000).unwrap();
+        assert_eq!(excerpt.head, all[..372]);
+        assert_eq!(excerpt.tail, all[all.len() - 372..]);
+        assert!(pieces.excerpt(100_000).is_none(), "a larger excerpt is read from the journal");
+    }
+
+    #[test]
+    fn bytes_that_are_not_text_are_also_sent_in_base64() {
+        let view = ends(&[b"a\xff"]).excerpt(16).unwrap().to_view("s", 0);
+        assert_eq!(view.text, "a\u{fffd}");
+        assert_eq!(view.base64.as_deref(), Some("Yf8="));
+    }
+}

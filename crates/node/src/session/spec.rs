@@ -1,0 +1,91 @@
+//! How a session was made, as the journal records it.
+
+use std::path::PathBuf;
+
+use windlass_journal::{NewSession, SessionFacts};
+use windlass_protocol::policy::{HostRules, Network, Policy};
+use windlass_protocol::{Owner, SessionId, kinds};
+use windlass_tools::Caller;
+
+use crate::failure::Failure;
+
+/// How a session was made, as the journal records it. The next node needs it to take the session over.
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
+pub(super) struct Spec {
+    #[serde(default = "default_interrupt_grace_ms")]
+    pub interrupt_grace_ms: u64,
+    /// Absent in records of releases without policies.
+    #[serde(default)]
+    pub policy: Option<Policy>,
+    #[serde(default)]
+    pub cgroups: Vec<PathBuf>,
+    /// The session's temporary directory, if it has no private `/tmp`.
+    #[serde(default)]
+    pub tmp: Option<PathBuf>,
+    #[serde(default)]
+    pub owner: Option<Owner>,
+    /// The session that it was forked from, and the first session of its family.
+    #[serde(default)]
+    pub forked_from: Option<SessionId>,
+    #[serde(default)]
+    pub family: Option<SessionId>,
+    /// The session's first room, in which its twins' directories are made (`windlass_protocol::family`).
+    #[serde(default)]
+    pub room: Option<PathBuf>,
+    /// The interpreter whose zygote its workers are forked from.
+    #[serde(default)]
+    pub zygote_of: Option<PathBuf>,
+    /// Its idle timeout in seconds, 0 for none. Absent: the node's timeout.
+    #[serde(default)]
+    pub idle_s: Option<u64>,
+    /// The default deadline of its turns. Absent: the node's default.
+    #[serde(default)]
+    pub deadline_ms: Option<u64>,
+}
+
+/// The grace of a session whose record has none.
+fn default_interrupt_grace_ms() -> u64 {
+    5000
+}
+
+/// The session that a twin was forked from, according to its record.
+pub(crate) fn original_of(facts: &SessionFacts) -> Option<SessionId> {
+    Spec::of(&facts.created).ok()?.forked_from
+}
+
+impl Spec {
+    /// Reads a session's record. Missing fields get their defaults. A record that cannot be parsed is an
+    /// error, because its policy would be lost.
+    pub(super) fn of(created: &NewSession) -> Result<Self, Failure> {
+        serde_json::from_value(created.spec.clone()).map_err(|error| {
+            Failure::internal(&format!("cannot read the record of session {}: {error}", created.id))
+        })
+    }
+
+    /// The JSON value for the journal.
+    pub(super) fn record(&self) -> Result<serde_json::Value, Failure> {
+        serde_json::to_value(self).map_err(|error| {
+            Failure::internal(&format!("cannot encode a session's record: {error}"))
+        })
+    }
+
+    /// The limit on the session's wall time.
+    pub(super) fn wall_s(&self) -> Option<u64> {
+        self.policy.as_ref()?.limits.wall_s
+    }
+
+    /// The session as tool hosts know it.
+    pub(super) fn caller(&self, created: &NewSession) -> Caller {
+        let rules = self.policy.as_ref().map_or_else(Vec::new, |policy| policy.tools.clone());
+        let words = kinds::terms_of(&created.worker_kind);
+        Caller { session: created.id.clone(), owner: self.owner.clone(), rules, words }
+    }
+
+    /// The hosts that the session may reach, if its policy is a list of hosts.
+    pub(super) fn hosts(&self) -> Option<HostRules> {
+        match &self.policy.as_ref()?.network {
+            Network::Hosts(rules) => Some(rules.clone()),
+            Network::None | Network::Open => None,
+        }
+    }
+}
