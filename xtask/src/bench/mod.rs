@@ -20,6 +20,7 @@ mod python;
 mod recovery;
 mod throughput;
 mod tools;
+mod turn_cpu;
 mod warm_turn;
 
 use std::process::Command;
@@ -42,6 +43,10 @@ type Measure = fn(&Plan) -> Result<Vec<Figure>>;
 const BENCHES: &[Bench] = &[
     Bench { figures: &["bare_pipe"], measure: bare_pipe::measure },
     Bench { figures: &["warm_turn", "warm_turn_followed"], measure: warm_turn::measure },
+    Bench {
+        figures: &["turn_cpu_us", "turn_cpu_worker_us", "turn_cpu_node_us", "turn_cpu_keeper_us"],
+        measure: turn_cpu::measure,
+    },
     Bench { figures: &["turns_per_s_1"], measure: throughput::one },
     Bench { figures: &["turns_per_s_10"], measure: throughput::ten },
     Bench { figures: &["turns_per_s_100"], measure: throughput::hundred },
