@@ -38,7 +38,7 @@ pub struct Decision {
 }
 
 /// The owner of a session, as far as egress needs it.
-pub trait SessionOwner: std::fmt::Debug + Send + Sync {
+pub trait DecisionSink: std::fmt::Debug + Send + Sync {
     /// Reports the first decision of a kind to the owner. The report is lost if the owner has ended.
     fn report(&self, decision: Decision) -> BoxFuture<'_, ()>;
 
@@ -46,7 +46,7 @@ pub trait SessionOwner: std::fmt::Debug + Send + Sync {
     fn gone(&self) -> BoxFuture<'_, ()>;
 }
 
-impl SessionOwner for mpsc::Sender<Decision> {
+impl DecisionSink for mpsc::Sender<Decision> {
     fn report(&self, decision: Decision) -> BoxFuture<'_, ()> {
         Box::pin(async move { drop(self.send(decision).await) })
     }
@@ -60,7 +60,7 @@ impl SessionOwner for mpsc::Sender<Decision> {
 #[derive(Debug)]
 pub struct Ledger {
     rules: Vec<HostRule>,
-    owner: Box<dyn SessionOwner>,
+    owner: Box<dyn DecisionSink>,
     now_ms: fn() -> u64,
     connections: Arc<Semaphore>,
     lookups: Arc<Semaphore>,
@@ -99,7 +99,7 @@ impl Ledger {
     /// `now_ms` is the node's clock.
     pub fn new(
         HostRules(rules): HostRules,
-        owner: Box<dyn SessionOwner>,
+        owner: Box<dyn DecisionSink>,
         now_ms: fn() -> u64,
     ) -> Self {
         Self {

@@ -32,7 +32,7 @@ use tokio::sync::Semaphore;
 use windlass_protocol::SessionId;
 
 pub use environment::proxy_environment;
-pub use ledger::{Decision, Ledger, SessionOwner};
+pub use ledger::{Decision, DecisionSink, Ledger};
 use reach::{Resolver, SessionEgress};
 use timeouts::ProxyTimeouts;
 

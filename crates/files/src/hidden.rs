@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, Stat, fstat, openat};
 use windlass_protocol::policy::expand_home;
 
-use super::{FileIdentity, FilePath, WorkspaceAccess};
+use super::{FileIdentity, FilePath, FileScope};
 
 /// Maximum number of parent directories that are checked. A deeper directory counts as hidden.
 const ABOVE_MAX: usize = 256;
@@ -22,7 +22,7 @@ pub(super) struct Hidden {
 }
 
 impl Hidden {
-    pub fn of(access: &WorkspaceAccess) -> Self {
+    pub fn of(access: &FileScope) -> Self {
         let real = |path: &Path| path.canonicalize().ok();
         let workspaces: Vec<PathBuf> =
             std::iter::once(access.workspace.clone()).chain(real(&access.workspace)).collect();

@@ -85,7 +85,7 @@ impl Files {
 
 /// Which files of a session a client may access: the workspace, and what the policy hides.
 #[derive(Debug, Clone)]
-pub struct WorkspaceAccess {
+pub struct FileScope {
     pub workspace: PathBuf,
     /// Hidden paths as policies write them: absolute, or `~/...`.
     pub hidden: Vec<String>,

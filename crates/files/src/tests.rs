@@ -7,10 +7,10 @@ use bytes::Bytes;
 use rustix::io::Errno;
 use windlass_protocol::ErrorCode;
 
-use super::{BodySink, FileError, FilePath, Files, Precondition, Put, Workspace, WorkspaceAccess};
+use super::{BodySink, FileError, FilePath, FileScope, Files, Precondition, Put, Workspace};
 
 fn workspace(path: impl Into<PathBuf>) -> Workspace {
-    let access = WorkspaceAccess {
+    let access = FileScope {
         workspace: path.into(),
         hidden: Vec::new(),
         node_dirs: Vec::new(),

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use windlass_beneath::{DIRECTORY, Directory, Links, READ, is_of_kernel, open_beneath};
 
 use super::hidden::Hidden;
-use super::{CommitLock, FileError, FilePath, Files, Precondition, WorkspaceAccess, precondition};
+use super::{CommitLock, FileError, FilePath, FileScope, Files, Precondition, precondition};
 
 /// Identifies a file independent of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,7 +52,7 @@ impl OpenFile {
 }
 
 impl Workspace {
-    pub fn open(access: &WorkspaceAccess, files: &Files) -> Result<Self, FileError> {
+    pub fn open(access: &FileScope, files: &Files) -> Result<Self, FileError> {
         let missing = |cause: io::Error| FileError::NoWorkspace {
             path: access.workspace.display().to_string(),
             cause,

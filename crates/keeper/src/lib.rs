@@ -84,26 +84,26 @@ fn keep(mode: HoldMode) -> KeeperExit {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum KeeperStartError {
+enum KeeperInitError {
     #[error("the process tree cannot be held: {0}")]
     Hold(#[from] windlass_procs::HoldError),
     #[error("cannot {act}: {cause}")]
     Setup { act: &'static str, cause: std::io::Error },
 }
 
-fn start(mode: HoldMode) -> Result<(), KeeperStartError> {
+fn start(mode: HoldMode) -> Result<(), KeeperInitError> {
     let setup =
-        |act| move |errno: rustix::io::Errno| KeeperStartError::Setup { act, cause: errno.into() };
+        |act| move |errno: rustix::io::Errno| KeeperInitError::Setup { act, cause: errno.into() };
     // In its own process session the keeper gets no hang-up or Ctrl-C of a terminal.
     rustix::process::setsid().map_err(setup("start a process session"))?;
-    let listener = take_listener().map_err(|cause| KeeperStartError::Setup {
+    let listener = take_listener().map_err(|cause| KeeperInitError::Setup {
         act: "take the listening socket from standard input",
         cause,
     })?;
     let held = hold::enter(mode)?;
     set_slice(SliceTarget::CurrentThread, SchedSlice::Short);
     let signals = signals::Signals::take(held.hold())
-        .map_err(|errno| KeeperStartError::Setup { act: "take signals", cause: errno.into() })?;
+        .map_err(|errno| KeeperInitError::Setup { act: "take signals", cause: errno.into() })?;
     keeper::Keeper::new(listener, held, signals).run();
     Ok(())
 }

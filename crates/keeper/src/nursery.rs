@@ -60,7 +60,7 @@ struct NurseryServer {
     signals: Signals,
     rights: Rights,
     /// By process id. The node's requests bound their number.
-    children: HashMap<u32, NurseryChild>,
+    children: HashMap<u32, TrackedChild>,
 }
 
 /// Where children get the capabilities to make namespaces from.
@@ -73,7 +73,7 @@ enum Rights {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct NurseryChild {
+struct TrackedChild {
     id: u64,
     kind: ChildKind,
 }
@@ -144,7 +144,7 @@ impl NurseryServer {
         drop(received);
         match started {
             Ok((kind, forked)) => {
-                self.children.insert(forked.pid, NurseryChild { id, kind });
+                self.children.insert(forked.pid, TrackedChild { id, kind });
                 let started = FromNursery::Started { id, pid: forked.pid };
                 self.node.say(&started, &[forked.handle.as_fd()])
             }
@@ -189,7 +189,7 @@ impl NurseryServer {
 
     fn reap(&mut self) {
         for (pid, how) in reap_all().ended {
-            let Some(NurseryChild { id, kind }) = self.children.remove(&pid) else { continue };
+            let Some(TrackedChild { id, kind }) = self.children.remove(&pid) else { continue };
             if kind == ChildKind::Zygote || how != EXIT_OK {
                 self.node.mention(&FromNursery::Ended { id, how });
             }

@@ -14,7 +14,7 @@ use windlass_protocol::{Epoch, SessionId};
 use crate::bounds::Bounds;
 use crate::cgroups::SessionCgroups;
 use crate::config::Config;
-use crate::directory::Directory;
+use crate::directory::SessionDirectory;
 use crate::disk::{DiskState, SessionClaims};
 use crate::keepers::Keepers;
 use crate::log;
@@ -45,7 +45,7 @@ pub(crate) struct Context {
     pub files: Files,
     /// State that housekeeping of the disk keeps between rounds.
     pub disk: DiskState,
-    pub sessions: Directory,
+    pub sessions: SessionDirectory,
     /// Set once, when the node is to stop.
     pub stop: watch::Sender<Option<StopSessions>>,
 }
@@ -133,7 +133,7 @@ impl Context {
             within: OpenWithin::default(),
             files: Files::default(),
             disk: DiskState::default(),
-            sessions: Directory::default(),
+            sessions: SessionDirectory::default(),
             stop: watch::Sender::new(None),
         }
     }

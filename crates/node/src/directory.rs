@@ -1,5 +1,5 @@
 //! Which sessions this node has: the live ones, and ids that are taken while a session is made or while its files
-//! are removed. [`Directory::resolve`] says who owns a session, this node or another. The directory also knows
+//! are removed. [`SessionDirectory::resolve`] says who owns a session, this node or another. The directory also knows
 //! when the node was last used.
 
 use std::collections::HashMap;
@@ -49,7 +49,7 @@ impl OtherNodes for Alone {
 }
 
 #[derive(Debug)]
-pub(crate) struct Directory {
+pub(crate) struct SessionDirectory {
     others: Box<dyn OtherNodes>,
     sessions: Mutex<HashMap<SessionId, Slot>>,
     /// Notified when a session was created or its creation failed, and when an id is free again.
@@ -72,13 +72,13 @@ enum Slot {
     Clearing,
 }
 
-impl Default for Directory {
+impl Default for SessionDirectory {
     fn default() -> Self {
         Self::beside(Box::new(Alone))
     }
 }
 
-impl Directory {
+impl SessionDirectory {
     /// A directory that asks `others` for sessions that are not here.
     pub fn beside(others: Box<dyn OtherNodes>) -> Self {
         Self {
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    fn owner(directory: &Directory, id: &str) -> String {
+    fn owner(directory: &SessionDirectory, id: &str) -> String {
         match directory.resolve(&SessionId::parse(id).unwrap()) {
             Some(SessionOwner::Local(_)) => "here".to_owned(),
             Some(SessionOwner::Remote(node)) => node.to_string(),
@@ -244,7 +244,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_session_of_another_node_is_resolved_to_that_node() {
-        let directory = Directory::beside(Box::new(Neighbour("there")));
+        let directory = SessionDirectory::beside(Box::new(Neighbour("there")));
         assert_eq!(owner(&directory, "there"), "east-2");
         assert_eq!(owner(&directory, "unknown"), "nowhere");
         // While this node makes a session of that id, no other node is asked.
@@ -254,6 +254,6 @@ mod tests {
 
     #[test]
     fn a_node_on_its_own_knows_no_other() {
-        assert_eq!(owner(&Directory::default(), "there"), "nowhere");
+        assert_eq!(owner(&SessionDirectory::default(), "there"), "nowhere");
     }
 }

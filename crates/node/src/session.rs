@@ -40,7 +40,7 @@ use windlass_protocol::{ErrorCode, Seq, SessionId, TurnId, TurnNo, api};
 
 use crate::failure::Failure;
 use turns::Snapshot;
-use windlass_egress::{Decision, Ledger, SessionOwner};
+use windlass_egress::{Decision, DecisionSink, Ledger};
 use windlass_tools::HostId;
 
 /// Maximum number of requests in an owner's inbox. A sender waits while the inbox is full.
@@ -50,7 +50,7 @@ const INBOX_MAX: usize = 256;
 #[derive(Debug)]
 struct OwnerInbox(mpsc::Sender<Request>);
 
-impl SessionOwner for OwnerInbox {
+impl DecisionSink for OwnerInbox {
     fn report(&self, Decision { host, port, allowed, reason }: Decision) -> BoxFuture<'_, ()> {
         let request = Request::Egress { host, port, allowed, reason };
         Box::pin(async move { drop(self.0.send(request).await) })

@@ -38,6 +38,28 @@ impl Tree {
     }
 }
 
+/// The process ids of a process, from this pid namespace inwards.
+pub fn pids_inwards(pid: u32) -> Vec<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+    line.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// The processor time that all threads of a process have used, in microseconds.
+pub fn cpu_us(pid: u32) -> Result<f64> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))
+        .with_context(|| format!("cannot list the threads of process {pid}"))?;
+    let mut total_ns = 0.0;
+    for thread in threads {
+        // The file is missing if the thread has ended meanwhile.
+        let Ok(text) = fs::read_to_string(thread?.path().join("schedstat")) else { continue };
+        let first =
+            text.split_ascii_whitespace().next().context("the schedstat of a thread is empty")?;
+        total_ns += first.parse::<f64>()?;
+    }
+    Ok(total_ns / 1000.0)
+}
+
 /// The proportional set size of a process: a page that n processes share counts as 1/n.
 pub fn pss_mib(pid: u32) -> Result<f64> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))

@@ -33,5 +33,5 @@ pub use outside_tmp::outside_of_tmp;
 pub use python::{python, python_with_matplotlib};
 pub use requests::{PATIENCE, all_events, named_turn, run, run_ok, turn};
 pub use skip::skip;
-pub use tool_host::{TestToolCall, TestToolHost, ToolAnswer};
+pub use tool_host::{TestToolCall, TestToolHost, ToolResult};
 pub use wait::{turn_ended, wait_for_event, within};

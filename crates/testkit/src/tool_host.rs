@@ -13,7 +13,7 @@ use windlass_client::tools::{HostMessage, ToolHost, ToolScope};
 use windlass_client::{Client, ClientError};
 
 /// The reply of a tool.
-pub type ToolAnswer = Result<Value, ToolError>;
+pub type ToolResult = Result<Value, ToolError>;
 
 /// One call of a tool.
 #[derive(Debug, Clone)]
@@ -60,7 +60,7 @@ impl TestToolHost {
         answer: impl Fn(TestToolCall) -> F + Send + 'static,
     ) -> Result<Self, ClientError>
     where
-        F: Future<Output = ToolAnswer> + Send + 'static,
+        F: Future<Output = ToolResult> + Send + 'static,
     {
         Self::offer_to(client, &ToolScope::Session(session.clone()), names, answer).await
     }
@@ -72,7 +72,7 @@ impl TestToolHost {
         answer: impl Fn(TestToolCall) -> F + Send + 'static,
     ) -> Result<Self, ClientError>
     where
-        F: Future<Output = ToolAnswer> + Send + 'static,
+        F: Future<Output = ToolResult> + Send + 'static,
     {
         let tools = names.iter().map(|name| ToolOffer {
             name: (*name).to_owned(),
@@ -122,7 +122,7 @@ async fn serve<F>(
     called: mpsc::UnboundedSender<String>,
     cancels: watch::Sender<Vec<CancelReason>>,
 ) where
-    F: Future<Output = ToolAnswer> + Send + 'static,
+    F: Future<Output = ToolResult> + Send + 'static,
 {
     let open = Open::default();
     loop {

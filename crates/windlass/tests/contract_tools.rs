@@ -10,7 +10,7 @@ use windlass_client::protocol::event::EventKind;
 use windlass_client::protocol::host::CancelReason;
 use windlass_client::protocol::{ErrorCode, Outcome, Seq, SessionId};
 use windlass_testkit::{
-    Load, PATIENCE, TestNode, TestToolCall, TestToolHost, ToolAnswer, run, run_ok, turn,
+    Load, PATIENCE, TestNode, TestToolCall, TestToolHost, ToolResult, run, run_ok, turn,
     turn_ended, wait_for_event, within,
 };
 
@@ -29,7 +29,7 @@ async fn offer(client: &Client, session: &SessionId) -> TestToolHost {
     TestToolHost::offer(client, session, &["echo", "wait", "fail", "never"], answer).await.unwrap()
 }
 
-async fn answer(call: TestToolCall) -> ToolAnswer {
+async fn answer(call: TestToolCall) -> ToolResult {
     match call.name.as_str() {
         // Returns its argument.
         "echo" => Ok(call.arguments["value"].clone()),

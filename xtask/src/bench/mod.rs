@@ -20,6 +20,7 @@ mod python;
 mod recovery;
 mod throughput;
 mod tools;
+mod turn_cpu;
 mod warm_turn;
 
 use std::process::Command;
@@ -42,6 +43,10 @@ type Measure = fn(&BenchPlan) -> Result<Vec<Figure>>;
 const BENCHES: &[Measurement] = &[
     Measurement { figures: &["bare_pipe"], measure: bare_pipe::measure },
     Measurement { figures: &["warm_turn", "warm_turn_followed"], measure: warm_turn::measure },
+    Measurement {
+        figures: &["turn_cpu_us", "turn_cpu_worker_us", "turn_cpu_node_us", "turn_cpu_keeper_us"],
+        measure: turn_cpu::measure,
+    },
     Measurement { figures: &["turns_per_s_1"], measure: throughput::one },
     Measurement { figures: &["turns_per_s_10"], measure: throughput::ten },
     Measurement { figures: &["turns_per_s_100"], measure: throughput::hundred },

@@ -33,10 +33,10 @@ const PIECE_WAIT: Duration = Duration::from_secs(60);
 /// The largest answer that is read whole.
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-type UploadBody = UnsyncBoxBody<Bytes, io::Error>;
+type BoxedBody = UnsyncBoxBody<Bytes, io::Error>;
 
 /// The body of a request.
-pub(super) struct RequestBody(UploadBody);
+pub(super) struct RequestBody(BoxedBody);
 
 impl RequestBody {
     pub fn nothing() -> Self {
@@ -72,7 +72,7 @@ pub(super) struct Exchange {
 }
 
 /// The connection; `None` once it has ended.
-type TransferDriver = Option<http1::Connection<TokioIo<LeanStream>, UploadBody>>;
+type TransferDriver = Option<http1::Connection<TokioIo<LeanStream>, BoxedBody>>;
 
 impl Exchange {
     pub async fn send(

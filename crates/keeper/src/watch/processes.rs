@@ -15,11 +15,11 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// Processes by their ids in the keeper's `/proc`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProcessList {
-    below: HashMap<u32, ProcessInfo>,
+    below: HashMap<u32, WatchedProcess>,
 }
 
 #[derive(Debug, Clone)]
-struct ProcessInfo {
+struct WatchedProcess {
     parent: u32,
     threads: Vec<u32>,
     /// A thread that still has the process's memory: the first that has not ended.
@@ -42,7 +42,7 @@ impl ProcessList {
                 break;
             }
             let tasks = Tasks::of(pid);
-            if let Some(process) = ProcessInfo::read(pid, tasks.threads)
+            if let Some(process) = WatchedProcess::read(pid, tasks.threads)
                 && listed.below.insert(pid, process).is_none()
             {
                 todo.extend(tasks.children);
@@ -55,7 +55,7 @@ impl ProcessList {
     pub fn of(numbers: impl Iterator<Item = u32>) -> Self {
         let mut listed = Self::default();
         for pid in numbers.take(LISTED_MAX) {
-            if let Some(process) = ProcessInfo::read(pid, Tasks::of(pid).threads) {
+            if let Some(process) = WatchedProcess::read(pid, Tasks::of(pid).threads) {
                 listed.below.insert(pid, process);
             }
         }
@@ -111,7 +111,7 @@ impl ProcessList {
     /// Sum of the proportional sizes: a shared page is divided among its processes. Slower to read.
     pub fn proportional_bytes(&self) -> u64 {
         let page = rustix::param::page_size() as u64;
-        let of = |process: &ProcessInfo| {
+        let of = |process: &WatchedProcess| {
             proportional(process.holder).unwrap_or(process.resident_pages * page)
         };
         self.below.values().map(of).sum()
@@ -121,7 +121,7 @@ impl ProcessList {
     pub fn unlinked_bytes(&self, device: u64) -> u64 {
         let mut seen = HashSet::new();
         let mut bytes = 0;
-        for thread in self.below.values().flat_map(ProcessInfo::tables) {
+        for thread in self.below.values().flat_map(WatchedProcess::tables) {
             let Ok(open) = std::fs::read_dir(format!("/proc/{thread}/fd")) else { continue };
             for entry in open.flatten() {
                 let Ok(file) = std::fs::metadata(entry.path()) else { continue };
@@ -148,12 +148,13 @@ impl ProcessList {
 
     #[cfg(test)]
     pub fn of_threads(threads: &[u64]) -> Self {
-        let process = |threads: &u64| ProcessInfo::of(1, (2..).take(*threads as usize).collect());
+        let process =
+            |threads: &u64| WatchedProcess::of(1, (2..).take(*threads as usize).collect());
         Self { below: (2..).zip(threads.iter().map(process)).collect() }
     }
 }
 
-impl ProcessInfo {
+impl WatchedProcess {
     fn read(pid: u32, threads: Vec<u32>) -> Option<Self> {
         let first = ThreadStat::read(pid)?;
         // If the first thread has ended and others run, the process's own `stat` shows no memory.
@@ -331,7 +332,7 @@ mod tests {
         let of = |pairs: &[(u32, u32)]| ProcessList {
             below: pairs
                 .iter()
-                .map(|(pid, parent)| (*pid, ProcessInfo::of(*parent, vec![*pid])))
+                .map(|(pid, parent)| (*pid, WatchedProcess::of(*parent, vec![*pid])))
                 .collect(),
         };
         assert!(!of(&[(2, 1), (3, 1)]).others_than(3, Some(2)), "the init and the worker");

@@ -43,7 +43,7 @@ pub(crate) async fn offer(
     };
     loop {
         let lost = match ToolHost::attach(&client, &scope).await {
-            Ok(host) => AttachedHost::new(host, &servers).serve(&mut changed).await,
+            Ok(host) => ServerToolHost::new(host, &servers).serve(&mut changed).await,
             Err(error) => Lost::Why(error.to_string()),
         };
         let Lost::Why(lost) = lost else { return };
@@ -60,7 +60,7 @@ enum Lost {
 }
 
 /// An attached host and its open calls.
-struct AttachedHost<'s> {
+struct ServerToolHost<'s> {
     host: ToolHost,
     servers: &'s [Arc<McpServer>],
     calls: JoinSet<Within>,
@@ -68,7 +68,7 @@ struct AttachedHost<'s> {
     room: Arc<Semaphore>,
 }
 
-impl<'s> AttachedHost<'s> {
+impl<'s> ServerToolHost<'s> {
     fn new(host: ToolHost, servers: &'s [Arc<McpServer>]) -> Self {
         let room = Arc::new(Semaphore::new(ARGUMENT_BYTES_MAX));
         Self { host, servers, calls: JoinSet::new(), open: HashMap::new(), room }

@@ -24,7 +24,7 @@ use super::reply::{Answer, internal, session_id};
 use super::sessions::{ended, live, local};
 use crate::failure::Failure;
 use windlass_files::{
-    self as files, FileError, FilePath, Precondition, Put, Workspace, WorkspaceAccess, WriteBack,
+    self as files, FileError, FilePath, FileScope, Precondition, Put, Workspace, WriteBack,
 };
 
 /// The files in a directory of the workspace, also of an ended session.
@@ -138,7 +138,7 @@ pub(super) async fn write_back(
 }
 
 /// The access to the files of a session, live or ended.
-async fn any_access(app: &App, session: String) -> Answer<WorkspaceAccess> {
+async fn any_access(app: &App, session: String) -> Answer<FileScope> {
     let id = session_id(session)?;
     let info = match local(app, &id)? {
         Some(handle) => {
@@ -150,10 +150,10 @@ async fn any_access(app: &App, session: String) -> Answer<WorkspaceAccess> {
     Ok(access(app, info))
 }
 
-fn access(app: &App, session: Session) -> WorkspaceAccess {
+fn access(app: &App, session: Session) -> FileScope {
     // A session without a policy was made by an older node; the default policy applies.
     let policy = session.policy.map_or_else(|| Policy::of(Preset::default()), |policy| *policy);
-    WorkspaceAccess {
+    FileScope {
         workspace: PathBuf::from(session.workspace),
         hidden: policy.hidden,
         node_dirs: vec![app.config.state_dir.clone(), app.config.runtime_dir.clone()],

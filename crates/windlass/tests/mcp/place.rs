@@ -47,7 +47,7 @@ async fn sessions_are_of_a_directory_a_client_and_a_name() {
         assert_eq!(output_of(&read), "mine\n", "{read}");
         let refused = other.call("run", json!({"code": "x", "session": session})).await;
         assert!(is_error(&refused), "{refused}");
-        assert!(text_of(&refused).contains("not one of this client's"), "{refused}");
+        assert!(text_of(&refused).contains("does not belong to this client"), "{refused}");
     }
     // Its prompts are not forwarded either: a client that could ask its user only sees that the session
     // waits.

@@ -76,7 +76,7 @@ async fn a_server_that_never_answers_is_given_up_and_the_others_run() {
         .await;
     let reason = |at: usize| list.servers[at].reason.clone().unwrap();
     assert!(reason(0).contains("no-such-program-here: No such file"), "{}", reason(0));
-    assert!(reason(1).contains("did not begin within 300 ms"), "{}", reason(1));
+    assert!(reason(1).contains("was not ready within 300 ms"), "{}", reason(1));
     assert!(reason(2).contains("neither a command nor a url"), "{}", reason(2));
     assert_eq!(list.servers[2].state, ServerState::Failed);
 }

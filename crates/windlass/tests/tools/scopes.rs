@@ -6,13 +6,13 @@ use windlass_client::protocol::api::CreateSession;
 use windlass_client::protocol::{Owner, SessionId};
 use windlass_client::tools::ToolScope;
 use windlass_testkit::{
-    PATIENCE, TestNode, TestToolCall, TestToolHost, ToolAnswer, run_ok, within,
+    PATIENCE, TestNode, TestToolCall, TestToolHost, ToolResult, run_ok, within,
 };
 
 use crate::{start, start_session};
 
 /// A tool that returns its name.
-fn saying(name: &'static str) -> impl Fn(TestToolCall) -> std::future::Ready<ToolAnswer> {
+fn saying(name: &'static str) -> impl Fn(TestToolCall) -> std::future::Ready<ToolResult> {
     move |_call| std::future::ready(Ok(json!(name)))
 }
 

@@ -42,7 +42,7 @@ pub(super) async fn receive<I: BodySink, T: Send + 'static>(
     finish: fn(I) -> Result<T, FileError>,
 ) -> Answer<T> {
     let expects_continue = request.headers().contains_key(header::EXPECT);
-    let mut incoming = UploadBody { body: request.into_body(), begun: false };
+    let mut incoming = UploadSource { body: request.into_body(), begun: false };
     let taken = match begin {
         Ok(begin) => incoming.write_into(app, begin).await,
         Err(refusal) => Err(refusal),
@@ -59,12 +59,12 @@ pub(super) async fn receive<I: BodySink, T: Send + 'static>(
     }
 }
 
-struct UploadBody {
+struct UploadSource {
     body: Body,
     begun: bool,
 }
 
-impl UploadBody {
+impl UploadSource {
     async fn write_into<I: BodySink>(
         &mut self,
         app: &App,
