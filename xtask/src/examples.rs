@@ -1,7 +1,7 @@
-//! `cargo xtask examples`: the programs in `examples`, run against a node of their own. Each is written
-//! in cells, as notebooks are: `# %%` begins one of code, `# %% [markdown]` one of text. A program with
-//! what each of its cells printed is its page in `docs/examples`; a page that says anything else fails
-//! the run. Lines that begin with `# ` in what was printed, such as times, may differ.
+//! `cargo xtask examples`: runs the programs in `examples` against a node. Each program has cells, like a
+//! notebook: `# %%` starts a code cell, `# %% [markdown]` a text cell. The page of a program in
+//! `docs/examples` has its cells and the output of each. The run fails if a page differs. Output lines that
+//! start with `# `, such as times, may differ.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,59 +9,60 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::Verdict;
-use crate::packages::{Package, Packages};
-use crate::sdk::{Node, clean};
+use crate::RunVerdict;
+use crate::packages::{Packages, PinnedPackage};
+use crate::sdk::{PrivateNode, clean};
 use crate::workspace;
 
-/// For the example that plots, where CI has not made a Python that has it.
-const MATPLOTLIB: Package = Package::pip("matplotlib", "matplotlib", "3.11.2");
+/// For the example that plots. It is installed if no variable names a Python that has it.
+const MATPLOTLIB: PinnedPackage = PinnedPackage::pip("matplotlib", "matplotlib", "3.11.2");
 
-/// Where the programs are, and their pages.
+/// The directories of the programs and of their pages.
 const PROGRAMS: &str = "examples";
 const PAGES: &str = "docs/examples";
 
-/// How long a program may take, in seconds. Then it is interrupted, and killed if that does not help.
+/// How long a program may take, in seconds. After that it is interrupted, and after the grace period killed.
 const SECONDS_MAX: &str = "300";
 const GRACE_SECONDS: &str = "20";
 
-/// How a cell begins, and what follows in one of text.
+/// The first line of a cell, and the word after it in a text cell.
 const CELL: &str = "# %%";
 const MARKDOWN: &str = "[markdown]";
 
-/// Printed where a cell begins, on a line of its own.
+/// A line that the runner prints where a cell begins.
 const BOUNDARY: &str = "\u{1e}cell";
 
-/// Runs a text as if it were the file: names, line numbers and `__file__` are the file's.
+/// Runs a changed copy of the program as if it were the original file: file name, line numbers and `__file__`
+/// are those of the original.
 const RUNNER: &str = "import os, sys; __file__ = sys.argv[1]; sys.path[0] = os.path.dirname(__file__)\n\
                       exec(compile(open(sys.argv.pop()).read(), __file__, 'exec'))";
 
-/// What lines that may differ begin with.
-const OWN: &str = "# ";
+/// The prefix of output lines that may differ.
+const VOLATILE: &str = "# ";
 
-/// The largest picture that is kept beside a page.
+/// The largest image beside a page.
 const PICTURE_BYTES_MAX: u64 = 60 * 1024;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only these, by name
+    /// Run only these examples, by name
     names: Vec<String>,
-    /// Write the pages
+    /// Write the pages instead of only comparing them
     #[arg(long)]
     write: bool,
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<RunVerdict> {
     let programs = programs(&args.names)?;
     let python = python_with_matplotlib()?;
-    let node = Node::prepare()?;
-    let mut verdict = Verdict::Good;
+    let node = PrivateNode::prepare()?;
+    let mut verdict = RunVerdict::Good;
     for program in &programs {
         match check(args, &node, &python, program) {
             Ok(()) => println!("example {}: ok", name_of(program)),
             Err(error) => {
                 println!("example {}: {error:#}", name_of(program));
-                verdict = Verdict::Bad;
+                verdict = RunVerdict::Bad;
             }
         }
     }
@@ -69,13 +70,18 @@ pub fn run(args: &Args) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Runs one, and compares or writes its page.
-fn check(args: &Args, node: &Node, python: &Path, program: &Path) -> Result<()> {
+/// Runs one program, and writes or compares its page.
+fn check(args: &Args, node: &PrivateNode, python: &Path, program: &Path) -> Result<()> {
     let text = fs::read_to_string(program)?;
     let cells = cells(&text)?;
-    let place = tempfile::tempdir()?;
-    let printed = printed(node, python, program, &text, place.path())?;
-    ensure!(printed.len() == cells.len(), "{} cells, {} began", cells.len(), printed.len());
+    let work = tempfile::tempdir()?;
+    let printed = printed(node, python, program, &text, work.path())?;
+    ensure!(
+        printed.len() == cells.len(),
+        "the program has {} cells, but {} began",
+        cells.len(),
+        printed.len()
+    );
     let name = name_of(program);
     let made = page(&name, &cells, &printed);
     let pages = workspace::root().join(PAGES);
@@ -87,21 +93,25 @@ fn check(args: &Args, node: &Node, python: &Path, program: &Path) -> Result<()> 
     let kept = fs::read_to_string(&path).unwrap_or_default();
     if let Some(difference) = difference(&kept, &made) {
         bail!(
-            "{PAGES}/{name}.md is not what it prints; if the program is right, \
-             `cargo xtask examples --write` makes it so\n{difference}"
+            "the program does not print what {PAGES}/{name}.md shows; if the program is right, \
+             run `cargo xtask examples --write`\n{difference}"
         );
     }
-    for picture in pictures(place.path())? {
+    for picture in pictures(work.path())? {
         let beside = pages.join(picture.file_name().unwrap_or_default());
         if args.write {
             fs::copy(&picture, &beside)?;
         }
-        ensure!(beside.is_file(), "{} is not there", beside.display());
+        ensure!(
+            beside.is_file(),
+            "{} is missing; run `cargo xtask examples --write`",
+            beside.display()
+        );
     }
     Ok(())
 }
 
-/// Those that are named, or all.
+/// The named programs, or all.
 fn programs(names: &[String]) -> Result<Vec<PathBuf>> {
     let directory = workspace::root().join(PROGRAMS).canonicalize()?;
     if !names.is_empty() {
@@ -130,18 +140,18 @@ fn python_with_matplotlib() -> Result<PathBuf> {
     Ok(Packages::prepare(&[MATPLOTLIB])?.directory(&MATPLOTLIB).join("bin/python"))
 }
 
-/// Runs a program in a directory; what each of its cells printed.
+/// Runs a program in a directory and returns the output of each cell.
 fn printed(
-    node: &Node,
+    node: &PrivateNode,
     python: &Path,
     program: &Path,
     text: &str,
-    place: &Path,
+    work: &Path,
 ) -> Result<Vec<String>> {
     let marked = tempfile::NamedTempFile::new()?;
     fs::write(marked.path(), marking(text))?;
-    // An interrupt, so that a program which has a node of its own can still end it.
-    let mut command = node.known_to(clean("timeout".into()));
+    // An interrupt lets a program that has started a node end it.
+    let mut command = node.for_command(clean("timeout".into()));
     command
         .args(["--signal=INT", "--kill-after", GRACE_SECONDS, SECONDS_MAX])
         .arg(python)
@@ -150,21 +160,23 @@ fn printed(
         .arg(marked.path())
         .env("PYTHONPATH", workspace::root().join("sdk/python/src"))
         .env("WINDLASS_MCP_CONFIG", "/dev/null")
-        .current_dir(place)
+        .current_dir(work)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit());
     let output = command.output().context("cannot run timeout")?;
-    let output_text = String::from_utf8(output.stdout).context("it did not print UTF-8")?;
+    let output_text =
+        String::from_utf8(output.stdout).context("the program's output is not UTF-8")?;
     let boundary = format!("{BOUNDARY}\n");
     let said = output_text.replace(&boundary, "");
-    ensure!(output.status.success(), "failed ({}), and printed\n{said}", output.status);
+    ensure!(output.status.success(), "the program failed ({}) and printed\n{said}", output.status);
     let mut parts = output_text.split(&boundary).map(str::to_owned);
     let before = parts.next().unwrap_or_default();
-    ensure!(before.is_empty(), "it prints before its first cell");
+    ensure!(before.is_empty(), "the program prints before its first cell");
     Ok(parts.collect())
 }
 
-/// The program, with a sign in its output where a cell begins. Lines stay where they are.
+/// The program with a statement in place of each cell's first line, which prints [`BOUNDARY`]. Line numbers
+/// stay the same.
 fn marking(text: &str) -> String {
     let sign = format!("print({BOUNDARY:?}, flush=True)").replace("\\u{1e}", "\\x1e");
     let lines = text.lines().map(|line| if line.starts_with(CELL) { &sign } else { line });
@@ -178,7 +190,7 @@ enum Cell {
 }
 
 fn cells(program: &str) -> Result<Vec<Cell>> {
-    ensure!(program.starts_with(CELL), "does not begin with a cell");
+    ensure!(program.starts_with(CELL), "the program does not start with a cell (`# %%`)");
     let mut cells: Vec<(bool, Vec<&str>)> = Vec::new();
     for line in program.lines() {
         match (line.strip_prefix(CELL), cells.last_mut()) {
@@ -198,7 +210,8 @@ fn cells(program: &str) -> Result<Vec<Cell>> {
 
 fn uncommented(body: &str) -> Result<String> {
     let lines = body.lines().map(|line| {
-        let said = line.strip_prefix('#').context("a line of text that is no comment")?;
+        let said =
+            line.strip_prefix('#').context("a text cell has a line that is not a comment")?;
         Ok(said.strip_prefix(' ').unwrap_or(said))
     });
     Ok(lines.collect::<Result<Vec<_>>>()?.join("\n"))
@@ -221,13 +234,13 @@ fn page(name: &str, cells: &[Cell], printed: &[String]) -> String {
     page
 }
 
-/// Where two pages differ first, apart from the lines that may; none if they do not.
+/// The first difference between two pages, except in lines that may differ. `None` if they are equal.
 fn difference(kept: &str, made: &str) -> Option<String> {
     let (kept, made) = (steady(kept), steady(made));
     let lines = kept.len().max(made.len());
     let at = (0..lines).find(|line| kept.get(*line) != made.get(*line))?;
-    let shown = |page: &[String]| page.get(at).map_or("(its end)", String::as_str).to_owned();
-    Some(format!("the page: {}\nnow:      {}", shown(&kept), shown(&made)))
+    let shown = |page: &[String]| page.get(at).map_or("(nothing)", String::as_str).to_owned();
+    Some(format!("the page has: {}\nthe run has:  {}", shown(&kept), shown(&made)))
 }
 
 fn steady(page: &str) -> Vec<String> {
@@ -237,20 +250,24 @@ fn steady(page: &str) -> Vec<String> {
         if line.starts_with("```") {
             in_output = line == "```text";
         }
-        let own = in_output && line.starts_with(OWN);
-        lines.push(if own { OWN.to_owned() } else { line.to_owned() });
+        let may_differ = in_output && line.starts_with(VOLATILE);
+        lines.push(if may_differ { VOLATILE.to_owned() } else { line.to_owned() });
     }
     lines
 }
 
-/// The pictures that a program has left in its directory, which its page shows.
-fn pictures(place: &Path) -> Result<Vec<PathBuf>> {
+/// The images that a program has written into its directory. Its page shows them.
+fn pictures(work: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(place)? {
+    for entry in fs::read_dir(work)? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "png") {
             let bytes = path.metadata()?.len();
-            ensure!(bytes <= PICTURE_BYTES_MAX, "{} has {bytes} bytes, too many", path.display());
+            ensure!(
+                bytes <= PICTURE_BYTES_MAX,
+                "{} has {bytes} bytes; an image has at most {PICTURE_BYTES_MAX}",
+                path.display()
+            );
             found.push(path);
         }
     }

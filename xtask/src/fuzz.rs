@@ -1,6 +1,6 @@
-//! `cargo xtask fuzz`: builds the fuzz targets and runs each from its corpus, for a number of
-//! executions (as CI does) or for some minutes (as people do). Needs a C++ compiler, and no nightly
-//! toolchain: the coverage that libFuzzer is guided by comes from flags that the stable compiler has.
+//! `cargo xtask fuzz`: builds the fuzz targets and runs each from its corpus, for a number of executions (as
+//! CI does) or for some minutes. It needs a C++ compiler, but no nightly toolchain: libFuzzer's coverage
+//! comes from flags of the stable compiler.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,22 +8,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::Verdict;
+use crate::RunVerdict;
 use crate::workspace::{cargo, root, target};
 
-/// What a run of CI does with each target: about a minute for all of them, after the build.
+/// Executions of each target in CI. All targets together take about a minute, after the build.
 const RUNS: u64 = 5_000;
 
-/// The longest input that is tried; a few frames of the largest size are asked for in fewer bytes.
+/// The longest input. It is enough to request several frames of the largest size.
 const INPUT_BYTES_MAX: usize = 16 * 1024;
 
-/// An input that takes longer is a fault.
+/// An input that takes longer is a failure.
 const INPUT_WAIT: Duration = Duration::from_secs(10);
 
-/// Memory that a target may take. The longest launch, in pieces and joined, is far below it.
+/// The memory limit of a target. The longest launch message, in parts and joined, needs far less.
 const MEMORY_MIB_MAX: usize = 2048;
 
-/// Where in the code an input came to: libFuzzer's own names for it.
+/// Compiler flags for libFuzzer's coverage counters.
 const COVERAGE: [&str; 6] = [
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
@@ -35,20 +35,20 @@ const COVERAGE: [&str; 6] = [
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The targets to run; all of them if none is named
+    /// The targets to run; without names, all
     targets: Vec<String>,
-    /// Run each target for so many executions
+    /// The number of executions of each target
     #[arg(long, default_value_t = RUNS, conflicts_with = "minutes")]
     runs: u64,
-    /// Run each target for so many minutes instead
+    /// Run each target for this many minutes instead
     #[arg(long)]
     minutes: Option<u64>,
-    /// Keep what is new in the corpus of each target, as few and as small files as cover the same
+    /// Add inputs that cover new code to the corpus of each target, as few and as small as possible
     #[arg(long)]
     grow: bool,
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<RunVerdict> {
     let all = targets()?;
     let chosen = match args.targets.is_empty() {
         true => all,
@@ -57,10 +57,10 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let began = Instant::now();
     let built = build(&chosen)?;
     println!("built {} targets in {:.0} s", chosen.len(), began.elapsed().as_secs_f64());
-    let mut verdict = Verdict::Good;
+    let mut verdict = RunVerdict::Good;
     for name in &chosen {
         if !fuzz(args, name, &built)? {
-            verdict = Verdict::Bad;
+            verdict = RunVerdict::Bad;
         }
     }
     Ok(verdict)
@@ -68,7 +68,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
 
 /// The names of all targets, in order.
 fn targets() -> Result<Vec<String>> {
-    let listed = root().join("fuzz/fuzz_targets").read_dir().context("no fuzz targets")?;
+    let listed =
+        root().join("fuzz/fuzz_targets").read_dir().context("cannot read fuzz/fuzz_targets")?;
     let name = |entry: std::fs::DirEntry| {
         let path = entry.path();
         let is_rust = path.extension().is_some_and(|extension| extension == "rs");
@@ -83,45 +84,45 @@ fn known(name: &str, all: &[String]) -> Result<String> {
     if all.iter().any(|known| known == name) {
         return Ok(name.to_owned());
     }
-    bail!("there is no fuzz target {name}; there are: {}", all.join(", "))
+    bail!("there is no fuzz target {name}; the targets are: {}", all.join(", "))
 }
 
-/// Builds the targets; where their programs are.
+/// Builds the targets and returns the directory of their programs.
 fn build(names: &[String]) -> Result<PathBuf> {
-    let place = target().join("fuzz");
-    let machine = machine()?;
+    let directory = target().join("fuzz");
+    let triple = host_triple()?;
     let mut command = cargo();
     command
-        // A machine is named so that only the targets get the flags, not what builds them.
-        .args(["build", "--release", "--locked", "--quiet", "--target", &machine])
+        // With --target, cargo applies the flags to the targets only, not to build scripts.
+        .args(["build", "--release", "--locked", "--quiet", "--target", &triple])
         .arg("--manifest-path")
         .arg(root().join("fuzz/Cargo.toml"))
         .arg("--target-dir")
-        .arg(&place)
+        .arg(&directory)
         .env("CARGO_ENCODED_RUSTFLAGS", COVERAGE.join("\u{1f}"));
     for name in names {
         command.args(["--bin", name]);
     }
-    ensure!(command.status().context("cannot run cargo")?.success(), "the build failed");
-    Ok(place.join(machine).join("release"))
+    ensure!(command.status().context("cannot run cargo")?.success(), "cargo build failed");
+    Ok(directory.join(triple).join("release"))
 }
 
-/// What the compiler calls this machine.
-fn machine() -> Result<String> {
+/// The compiler's target triple for this machine.
+fn host_triple() -> Result<String> {
     let said =
         crate::workspace::output_of(Command::new("rustc").args(["-vV"]).current_dir(root()))?;
     let host = said.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.context("rustc does not name its host")?.to_owned())
+    Ok(host.context("rustc -vV prints no host")?.to_owned())
 }
 
-/// Runs one target; whether it held.
+/// Runs one target. Returns whether it passed.
 fn fuzz(args: &Args, name: &str, built: &Path) -> Result<bool> {
     let corpus = root().join("fuzz/corpus").join(name);
     let work = target().join("fuzz/work").join(name);
     let crashes = target().join("fuzz/crashes").join(name);
     for directory in [&corpus, &work, &crashes] {
         std::fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
+            .with_context(|| format!("cannot create {}", directory.display()))?;
     }
     let mut command = Command::new(built.join(name));
     command.arg(&work).arg(&corpus);
@@ -132,7 +133,7 @@ fn fuzz(args: &Args, name: &str, built: &Path) -> Result<bool> {
     command.args(["-print_final_stats=1", "-verbosity=0"]);
     match args.minutes {
         Some(minutes) => command.arg(format!("-max_total_time={}", minutes * 60)),
-        // The same inputs each time.
+        // A fixed seed: each run tries the same inputs.
         None => command.args([format!("-runs={}", args.runs), "-seed=1".to_owned()]),
     };
     let began = Instant::now();
@@ -157,7 +158,7 @@ fn fuzz(args: &Args, name: &str, built: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// Adds to the corpus in git what was found and covers more.
+/// Adds new inputs that cover more code to the corpus in git.
 fn merge(name: &str, built: &Path, corpus: &Path, work: &Path) -> Result<()> {
     let merged = Command::new(built.join(name))
         .args(["-merge=1", "-verbosity=0", &format!("-max_len={INPUT_BYTES_MAX}")])
@@ -165,6 +166,10 @@ fn merge(name: &str, built: &Path, corpus: &Path, work: &Path) -> Result<()> {
         .arg(work)
         .output()
         .with_context(|| format!("cannot merge the corpus of {name}"))?;
-    ensure!(merged.status.success(), "{name}: {}", String::from_utf8_lossy(&merged.stderr));
+    ensure!(
+        merged.status.success(),
+        "cannot merge the corpus of {name}: {}",
+        String::from_utf8_lossy(&merged.stderr)
+    );
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Load: busy processes that run beside a measurement and end with it, even when this process is
-//! killed, because each ends when its standard input closes.
+//! Busy processes that put load on the machine during a run. Each ends when its standard input closes, so it
+//! also ends when this process is killed.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 
-use crate::Verdict;
+use crate::RunVerdict;
 
 /// "Under load" in the contract means this many busy-loop processes.
 const BUSY_PROCESSES: usize = 2;
@@ -38,7 +38,7 @@ impl Load {
 impl Drop for Load {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // Only fails when it has ended already, which is what is wanted.
+            // Fails only if the process has ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -46,7 +46,7 @@ impl Drop for Load {
 }
 
 /// The busy process itself.
-pub fn spin_until_stdin_closes() -> Result<Verdict> {
+pub fn spin_until_stdin_closes() -> Result<RunVerdict> {
     let stop = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&stop);
     std::thread::spawn(move || {
@@ -58,5 +58,5 @@ pub fn spin_until_stdin_closes() -> Result<Verdict> {
     while !stop.load(Ordering::Relaxed) {
         turns = std::hint::black_box(turns.wrapping_add(1));
     }
-    Ok(Verdict::Good)
+    Ok(RunVerdict::Good)
 }

@@ -1,7 +1,8 @@
-//! `cargo xtask`: checks and measurements of this workspace, one module a command; the suites against a real node
-//! are the crate `suites`. It changes no
-//! file but those that `api`, `examples --write`, `conformance --write-docs` and `attack
-//! --document` make.
+//! `cargo xtask`: checks and measurements of this workspace, one module per command. The test suites against
+//! a real node are in the crate `suites`.
+//!
+//! Only `api`, `examples --write`, `conformance --write-docs`, `attack --document` and `fuzz --grow` write
+//! files of the repository.
 
 mod api;
 mod bench;
@@ -16,7 +17,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use windlass_suites::{
-    Verdict, agents, attack, chaos, conformance, machine, packages, soak, start, workspace,
+    RunVerdict, agents, attack, chaos, conformance, machine, packages, soak, start, workspace,
 };
 
 #[derive(Debug, Parser)]
@@ -28,33 +29,34 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Check crate direction, lengths, openings, words, sleeps and unsafe code
+    /// Check what compiler and clippy do not: crate dependencies, file lengths, type names, unsafe code, docs
+    /// and more
     Tidy,
-    /// Run the contract's tests and print which promises hold
+    /// Run the tests of the contract and print which promises hold
     Contract(contract::Args),
-    /// Attack sessions of each isolation level, and print what refused each attack
+    /// Run attacks in sessions of each isolation level and print what refuses each attack
     Attack(attack::Args),
-    /// Run real agents and MCP clients against `windlass mcp`, with a stub for their model
+    /// Run real agents and MCP clients against `windlass mcp`, with a stub of their model
     Agents(agents::Args),
-    /// Run the official MCP conformance suite against a node, and print what passes
+    /// Run the official MCP conformance suite against a node and print what passes
     Conformance(conformance::Args),
     /// Write the SDKs' types from the OpenAPI document
     Api(api::Args),
-    /// Test an SDK, build and install its package, and run its README's first example
+    /// Test an SDK, build and install its package, and run the first example of its README
     Sdk(sdk::Args),
-    /// Run the examples against a node, and compare what they print with their pages in `docs/examples`
+    /// Run the examples against a node and compare their output with the pages in `docs/examples`
     Examples(examples::Args),
-    /// Feed arbitrary input to whatever reads what another process wrote
+    /// Feed arbitrary input to each reader of another process's data
     Fuzz(fuzz::Args),
-    /// Measure, and print both sides of each ratio
+    /// Measure, and print each figure beside its baseline
     Bench(bench::Args),
-    /// Create and close many sessions on one node, and compare what the machine held before and after
+    /// Create and close many sessions on one node and compare its resource use before and after
     Soak(soak::Args),
-    /// Play clients and faults against real nodes, from a seed, and print every broken promise
+    /// Run clients and faults against real nodes, from a seed, and print every broken promise
     Chaos(chaos::Args),
-    /// Count what a node with 1, 10 and 100 live sessions holds of the machine
+    /// Count the resources that a node with 1, 10 and 100 live sessions uses
     Scale(soak::scale::Args),
-    /// Keep one core busy until standard input closes (what `contract --load` runs)
+    /// Keep one core busy until standard input closes; `contract --load` runs this
     #[command(hide = true)]
     Busy,
 }
@@ -77,8 +79,8 @@ fn main() -> ExitCode {
         Command::Busy => load::spin_until_stdin_closes(),
     };
     match done {
-        Ok(Verdict::Good) => ExitCode::SUCCESS,
-        Ok(Verdict::Bad) => ExitCode::FAILURE,
+        Ok(RunVerdict::Good) => ExitCode::SUCCESS,
+        Ok(RunVerdict::Bad) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::from(2)

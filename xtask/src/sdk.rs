@@ -1,6 +1,6 @@
-//! `cargo xtask sdk`: an SDK as its users get it. Its tests run against a real node; its package is
-//! built, installed into an empty place, and the README's first example must print there what the
-//! README says. Everything is made below `target/sdk`.
+//! `cargo xtask sdk`: tests an SDK as users get it. It runs the SDK's tests against a real node, builds the
+//! package, installs it into an empty directory, and runs the README's first example there. The example must
+//! print what the README shows. All files are written below `target/sdk`.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,20 +11,20 @@ use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 use windlass_testkit::python;
 
-use crate::Verdict;
-use crate::packages::{Package, Packages};
+use crate::RunVerdict;
+use crate::packages::{Packages, PinnedPackage};
 use crate::workspace;
 
 /// Builds wheels and source archives.
-const BUILD: Package = Package::pip("python-build", "build", "1.6.1");
+const BUILD: PinnedPackage = PinnedPackage::pip("python-build", "build", "1.6.1");
 
 /// Checks the Python SDK's types.
-const MYPY: Package = Package::pip("mypy", "mypy", "2.4.1");
+const MYPY: PinnedPackage = PinnedPackage::pip("mypy", "mypy", "2.4.1");
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
     language: Language,
-    /// Only the package and the README's example, not the SDK's tests
+    /// Check only the package and the README's example; skip the SDK's tests
     #[arg(long)]
     package_only: bool,
 }
@@ -35,56 +35,59 @@ enum Language {
     Typescript,
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
-    let node = Node::prepare()?;
+pub fn run(args: &Args) -> Result<RunVerdict> {
+    let node = PrivateNode::prepare()?;
     let name = match args.language {
         Language::Python => "python",
         Language::Typescript => "typescript",
     };
-    let place = workspace::target().join("sdk").join(name);
-    if place.exists() {
-        fs::remove_dir_all(&place).with_context(|| format!("cannot empty {}", place.display()))?;
+    let directory = workspace::target().join("sdk").join(name);
+    if directory.exists() {
+        fs::remove_dir_all(&directory)
+            .with_context(|| format!("cannot remove {}", directory.display()))?;
     }
-    fs::create_dir_all(&place)?;
-    let place = place.canonicalize()?;
+    fs::create_dir_all(&directory)?;
+    let directory = directory.canonicalize()?;
     let checked = match args.language {
-        Language::Python => check_python(args, &node, &place),
-        Language::Typescript => check_typescript(args, &node, &place),
+        Language::Python => check_python(args, &node, &directory),
+        Language::Typescript => check_typescript(args, &node, &directory),
     };
     node.stop()?;
     checked?;
     println!(
-        "sdk {name}: the package installs, and the README's first example prints what it says"
+        "sdk {name}: the package installs, and the README's first example prints what the README shows"
     );
-    Ok(Verdict::Good)
+    Ok(RunVerdict::Good)
 }
 
-fn check_python(args: &Args, node: &Node, place: &Path) -> Result<()> {
+fn check_python(args: &Args, node: &PrivateNode, directory: &Path) -> Result<()> {
     let packages = Packages::prepare(&[BUILD, MYPY])?;
     let source = workspace::root().join("sdk/python");
-    let tool = |package: &Package| clean(packages.directory(package).join("bin/python"));
+    let tool = |package: &PinnedPackage| clean(packages.directory(package).join("bin/python"));
     if !args.package_only {
         succeed(tool(&MYPY).args(["-m", "mypy"]).current_dir(&source))?;
-        let mut tests = node.known_to(clean(python()));
+        let mut tests = node.for_command(clean(python()));
         tests.args(["-W", "error", "-m", "unittest", "discover", "--start-directory", "tests"]);
         succeed(tests.current_dir(&source))?;
     }
-    let built = place.join("dist");
+    let built = directory.join("dist");
     succeed(tool(&BUILD).args(["-m", "build", "--outdir"]).arg(&built).arg(&source))?;
     let wheel = only_file(&built, ".whl")?;
     only_file(&built, ".tar.gz")?;
-    let venv = place.join("venv");
+    let venv = directory.join("venv");
     succeed(clean(python()).args(["-m", "venv"]).arg(&venv))?;
     let mut pip = clean(venv.join("bin/python"));
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]);
     succeed(pip.arg(wheel))?;
-    let program = place.join("example.py");
+    let program = directory.join("example.py");
     let example = Example::of(&source.join("README.md"))?;
     fs::write(&program, &example.code)?;
-    example.check(node.known_to(clean(venv.join("bin/python"))).arg(&program).current_dir(place))
+    example.check(
+        node.for_command(clean(venv.join("bin/python"))).arg(&program).current_dir(directory),
+    )
 }
 
-fn check_typescript(args: &Args, node: &Node, place: &Path) -> Result<()> {
+fn check_typescript(args: &Args, node: &PrivateNode, directory: &Path) -> Result<()> {
     let packages = Packages::with_node()?;
     let source = workspace::root().join("sdk/typescript");
     let npm = |directory: &Path| {
@@ -95,29 +98,29 @@ fn check_typescript(args: &Args, node: &Node, place: &Path) -> Result<()> {
     const INSTALL: &[&str] = &["install", "--no-audit", "--no-fund", "--loglevel=error"];
     succeed(npm(&source).args(INSTALL))?;
     if !args.package_only {
-        succeed(node.known_to(npm(&source)).arg("test"))?;
+        succeed(node.for_command(npm(&source)).arg("test"))?;
     }
-    succeed(npm(&source).args(["pack", "--pack-destination"]).arg(place))?;
-    let package = only_file(place, ".tgz")?;
-    let project = place.join("project");
+    succeed(npm(&source).args(["pack", "--pack-destination"]).arg(directory))?;
+    let package = only_file(directory, ".tgz")?;
+    let project = directory.join("project");
     fs::create_dir(&project)?;
     fs::write(project.join("package.json"), "{ \"private\": true, \"type\": \"module\" }\n")?;
     succeed(npm(&project).args(INSTALL).arg(package))?;
     let example = Example::of(&source.join("README.md"))?;
     fs::write(project.join("example.js"), &example.code)?;
-    let mut program = node.known_to(Command::new(packages.node_bin().join("node")));
+    let mut program = node.for_command(Command::new(packages.node_bin().join("node")));
     example.check(program.arg("example.js").current_dir(&project))
 }
 
-/// A node of this command's own, which the SDK starts by itself.
-pub struct Node {
+/// The directories of a node that only this command uses. The SDK starts the node.
+pub struct PrivateNode {
     program: PathBuf,
     base: TempDir,
 }
 
-impl Node {
+impl PrivateNode {
     pub fn prepare() -> Result<Self> {
-        // With a short path: a socket lives there.
+        // A short path, because the path of a socket has a length limit.
         let base = tempfile::Builder::new().prefix("wl-").rand_bytes(6).tempdir_in("/tmp")?;
         let program = match std::env::var_os("WINDLASS_BIN") {
             Some(named) => PathBuf::from(named).canonicalize()?,
@@ -126,8 +129,8 @@ impl Node {
         Ok(Self { program, base })
     }
 
-    /// A command that comes to this node and to no other.
-    pub fn known_to(&self, mut command: Command) -> Command {
+    /// Sets the variables of a command so that it uses this node and no other.
+    pub fn for_command(&self, mut command: Command) -> Command {
         command
             .env("WINDLASS_BIN", &self.program)
             .env("WINDLASS_RUNTIME_DIR", self.base.path().join("r"))
@@ -138,13 +141,12 @@ impl Node {
     }
 
     pub fn stop(&self) -> Result<()> {
-        let mut down = self.known_to(Command::new(&self.program));
+        let mut down = self.for_command(Command::new(&self.program));
         workspace::output_of(down.arg("down")).map(drop)
     }
 }
 
-/// The first example of a README: its first block of code, and the block after it, which shows what
-/// the code prints.
+/// The first example of a README: its first code block, and the next block, which shows the output.
 #[derive(Debug, PartialEq, Eq)]
 struct Example {
     code: String,
@@ -176,10 +178,10 @@ impl Example {
             }
         }
         let first = blocks.iter().position(|(is_code, _)| *is_code);
-        let first = first.context("there is no block of code")?;
+        let first = first.context("the README has no code block")?;
         match blocks.drain(first..).take(2).collect::<Vec<_>>().as_slice() {
             [(_, code), (false, output)] => Ok(Self { code: code.clone(), output: output.clone() }),
-            _ => bail!("the first block of code is not followed by one with its output"),
+            _ => bail!("the block after the first code block must show its output"),
         }
     }
 
@@ -187,14 +189,14 @@ impl Example {
         let printed = workspace::output_of(command)?;
         ensure!(
             printed.trim_end() == self.output.trim_end(),
-            "the README's first example prints\n{printed}\nand not\n{}",
+            "the README's first example prints\n{printed}\ninstead of\n{}",
             self.output
         );
         Ok(())
     }
 }
 
-/// A Python without the machine's settings for its own.
+/// A Python command without the Python settings of the machine.
 pub fn clean(program: PathBuf) -> Command {
     let mut command = Command::new(program);
     command
@@ -205,14 +207,14 @@ pub fn clean(program: PathBuf) -> Command {
     command
 }
 
-/// Runs a command to its end; what it prints is shown.
+/// Runs a command to its end and shows its output.
 fn succeed(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
     ensure!(status.success(), "{command:?} failed ({status})");
     Ok(())
 }
 
-/// The one file in a directory whose name ends so.
+/// The only file in a directory whose name has this ending.
 fn only_file(directory: &Path, ending: &str) -> Result<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -222,7 +224,12 @@ fn only_file(directory: &Path, ending: &str) -> Result<PathBuf> {
             found.push(path);
         }
     }
-    ensure!(found.len() == 1, "{} {ending} files in {}", found.len(), directory.display());
+    ensure!(
+        found.len() == 1,
+        "expected one {ending} file, found {} in {}",
+        found.len(),
+        directory.display()
+    );
     Ok(found.remove(0))
 }
 

@@ -1,9 +1,13 @@
-//! Test suites that run a real node from outside, as its clients, neighbours and attackers do. `cargo xtask` has a
-//! command for each of them. Nothing that ships depends on this crate.
+//! Test suites that run a real node from outside, as its clients, neighbours and attackers do. `cargo xtask`
+//! has a command for each of them. Nothing that ships depends on this crate.
 //!
-//! [`agents`], [`attack`], [`chaos`], [`conformance`] and [`soak`] are the suites. [`machine`], [`packages`], [`start`]
-//! and [`workspace`] are what suites and measurements share: counters of the machine, packages of other people, nodes
-//! to measure, and the files of this workspace.
+//! The suites are [`agents`], [`attack`], [`chaos`], [`conformance`] and [`soak`]. The suites and the
+//! measurements of `cargo xtask bench` share four modules:
+//!
+//! - [`machine`] reads counters of the machine;
+//! - [`packages`] installs third-party packages;
+//! - [`start`] starts a node to measure;
+//! - [`workspace`] finds the files and packages of this workspace.
 
 pub mod agents;
 pub mod attack;
@@ -17,4 +21,4 @@ pub mod workspace;
 
 mod verdict;
 
-pub use verdict::Verdict;
+pub use verdict::RunVerdict;

@@ -1,5 +1,5 @@
-//! What a node and its sessions take of the machine, read from `/proc` and the cgroup mounts. Reads
-//! only, and each list once: with thousands of sessions a second look costs seconds.
+//! The resources that a node and its sessions use, read from `/proc` and the cgroup mounts. This module
+//! writes nothing. It reads each list once, because with thousands of sessions a second read costs seconds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,7 @@ use windlass_testkit::processes;
 const KIB_PER_MIB: f64 = 1024.0;
 const BYTES_PER_MIB: f64 = 1024.0 * 1024.0;
 
-/// Every process of the machine by its parent, at one moment. Without zombies.
+/// Every process of the machine by its parent, at one moment. Zombies are left out.
 #[derive(Debug)]
 pub struct Tree {
     children: BTreeMap<u32, Vec<u32>>,
@@ -26,7 +26,7 @@ impl Tree {
         Self { children }
     }
 
-    /// `root` and all that is below it.
+    /// `root` and all its descendants.
     pub fn whole(&self, root: u32) -> Vec<u32> {
         let mut found = vec![root];
         let mut next = 0;
@@ -59,11 +59,11 @@ pub fn cpu_us(pid: u32) -> Result<f64> {
     Ok(total_ns / 1000.0)
 }
 
-/// What a process takes, shared pages by its share.
+/// The proportional set size of a process: a page that n processes share counts as 1/n.
 pub fn pss_mib(pid: u32) -> Result<f64> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))
-        .with_context(|| format!("cannot read what process {pid} takes"))?;
-    pss_in(&rollup).with_context(|| format!("process {pid} has no Pss"))
+        .with_context(|| format!("cannot read the memory use of process {pid}"))?;
+    pss_in(&rollup).with_context(|| format!("/proc/{pid}/smaps_rollup has no line Pss"))
 }
 
 fn pss_in(rollup: &str) -> Option<f64> {
@@ -72,16 +72,16 @@ fn pss_in(rollup: &str) -> Option<f64> {
     Some(kib / KIB_PER_MIB)
 }
 
-/// All processes of the list together.
+/// The sum of the proportional set sizes of all processes in the list.
 pub fn pss_mib_of(pids: &[u32]) -> Result<f64> {
-    // An empty sum of floats would be negative, and shown as such.
+    // `sum()` of no floats is -0.0 and would print a minus sign.
     pids.iter().try_fold(0.0, |sum, pid| Ok(sum + pss_mib(*pid)?))
 }
 
-/// What the names of a node's cgroups begin with.
+/// The prefix of the names of all cgroups that nodes create.
 pub const CGROUP: &str = "windlass-";
 
-/// What the session's memory cgroup that a process is in is charged with; none where it is in none.
+/// The memory charged to the session's cgroup of a process. `None` if the process is in no such cgroup.
 pub fn memcg_mib(pid: u32) -> Option<f64> {
     let membership = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -91,7 +91,7 @@ pub fn memcg_mib(pid: u32) -> Option<f64> {
     Some(bytes / BYTES_PER_MIB)
 }
 
-/// Where the use may be said: version 1's file before version 2's.
+/// The files that may hold the memory use: the file of cgroups version 1 first, then that of version 2.
 fn usage_files(membership: &str, mounts: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for (file, is_memory) in [
@@ -110,7 +110,8 @@ fn usage_files(membership: &str, mounts: &str) -> Vec<PathBuf> {
     files
 }
 
-/// A cgroup's directory: its path is seen from the hierarchy's root, a mount may show a part of it.
+/// The directory of a cgroup. `path` starts at the root of the hierarchy, but a mount may show only a part of
+/// it.
 fn below_mount(mounts: &str, kind: &str, path: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let (mount, source) = line.split_once(" - ")?;
@@ -124,7 +125,7 @@ fn below_mount(mounts: &str, kind: &str, path: &str) -> Option<PathBuf> {
     })
 }
 
-/// The distinct namespaces that these processes are in.
+/// The number of distinct namespaces of these processes.
 pub fn namespaces(pids: &[u32]) -> usize {
     let mut seen = BTreeSet::new();
     for pid in pids {
@@ -134,7 +135,7 @@ pub fn namespaces(pids: &[u32]) -> usize {
     seen.len()
 }
 
-/// Mounts in all the mount namespaces that these processes are in, each namespace once.
+/// The number of mounts in all mount namespaces of these processes. Each namespace counts once.
 pub fn mounts(pids: &[u32]) -> usize {
     let mut seen = BTreeSet::new();
     let first_of_each = pids.iter().filter(|pid| {
@@ -151,7 +152,7 @@ pub fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// Directories of any cgroup hierarchy whose name begins so.
+/// The number of cgroups in all hierarchies whose name starts with `prefix`.
 pub fn cgroups(prefix: &str) -> usize {
     named_below(Path::new("/sys/fs/cgroup"), prefix)
 }
@@ -193,7 +194,7 @@ mod tests {
             files("0::/user/windlass-s1\n"),
             ["/sys/fs/cgroup/unified/user/windlass-s1/memory.current"]
         );
-        // Outside of what the mount shows, and no session's.
+        // A cgroup outside the mounted part, and a cgroup of no session.
         assert_eq!(files("4:memory:/other/windlass-s1\n"), [""; 0]);
         assert_eq!(files("4:memory:/box\n0::/\n"), [""; 0]);
     }

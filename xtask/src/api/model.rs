@@ -1,5 +1,5 @@
-//! The document's schemas as types that any language can say. Owns what is understood of JSON Schema:
-//! what the document uses and no more; anything else is an error, never a guess.
+//! Converts the schemas of the document into language-neutral types. It supports only the part of JSON Schema
+//! that the document uses. Anything else is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,27 +8,27 @@ use serde_json::{Map, Value};
 
 use super::type_name;
 
-/// Where the document keeps its named schemas.
+/// The JSON pointer to the named schemas.
 const SCHEMAS: &str = "/components/schemas";
 
-/// Every named type, by its name.
+/// All named types, sorted by name.
 #[derive(Debug)]
 pub struct Model {
-    pub types: Vec<Named>,
+    pub types: Vec<NamedType>,
 }
 
 #[derive(Debug)]
-pub struct Named {
+pub struct NamedType {
     pub name: String,
     pub doc: String,
     pub shape: Shape,
 }
 
-/// What a name stands for.
+/// The definition of a named type.
 #[derive(Debug)]
 pub enum Shape {
     Object(Vec<Field>),
-    /// Another word for a type.
+    /// Another name for a type.
     Alias(Type),
 }
 
@@ -48,7 +48,7 @@ pub enum Type {
     Boolean,
     Null,
     Anything,
-    /// One of these words.
+    /// One of these strings.
     Words(Vec<String>),
     Named(String),
     List(Box<Type>),
@@ -60,10 +60,12 @@ pub enum Type {
 impl Model {
     pub fn read(document: &Value) -> Result<Self> {
         let schemas = document.pointer(SCHEMAS).and_then(Value::as_object);
-        let schemas = schemas.with_context(|| format!("there is no {SCHEMAS}"))?;
+        let schemas = schemas.with_context(|| format!("docs/openapi.json has no {SCHEMAS}"))?;
         let mut reader = Reader { schemas, types: BTreeMap::new() };
         for (name, schema) in schemas {
-            reader.named(name, schema).with_context(|| format!("the schema {name}"))?;
+            reader
+                .named(name, schema)
+                .with_context(|| format!("cannot convert the schema {name}"))?;
         }
         let mut types = reader.types;
         if let Some(paths) = document.get("paths") {
@@ -74,8 +76,9 @@ impl Model {
     }
 }
 
-/// The names that requests and answers lead to. What went into a merged type is not among them.
-fn reachable(types: &BTreeMap<String, Named>, paths: &Value) -> BTreeSet<String> {
+/// The names of the types that requests and answers use, directly or through other types. Types that occur
+/// only as a part of a merged type are not among them.
+fn reachable(types: &BTreeMap<String, NamedType>, paths: &Value) -> BTreeSet<String> {
     let mut waiting = Vec::new();
     names_in_document(paths, &mut waiting);
     let mut reached = BTreeSet::new();
@@ -111,7 +114,7 @@ fn names_in(kind: &Type, names: &mut Vec<String>) {
 
 struct Reader<'a> {
     schemas: &'a Map<String, Value>,
-    types: BTreeMap<String, Named>,
+    types: BTreeMap<String, NamedType>,
 }
 
 impl Reader<'_> {
@@ -125,19 +128,25 @@ impl Reader<'_> {
     }
 
     fn add(&mut self, name: &str, doc: String, shape: Shape) -> Result<()> {
-        let named = Named { name: name.to_owned(), doc, shape };
-        ensure!(self.types.insert(name.to_owned(), named).is_none(), "two types are called {name}");
+        let named = NamedType { name: name.to_owned(), doc, shape };
+        ensure!(
+            self.types.insert(name.to_owned(), named).is_none(),
+            "two types have the name {name}"
+        );
         Ok(())
     }
 
-    /// A type in its place. `name` is what an object without a name of its own is called.
+    /// Converts a schema. `name` becomes the name of an object that has none.
     fn kind(&mut self, name: &str, schema: &Value) -> Result<Type> {
         if let Some(named) = reference(schema) {
             return Ok(Type::Named(named.to_owned()));
         }
         if let Some(words) = schema.get("enum").and_then(Value::as_array) {
             let words = words.iter().map(|word| word.as_str().map(str::to_owned));
-            return words.collect::<Option<_>>().map(Type::Words).context("an enum of words");
+            return words
+                .collect::<Option<_>>()
+                .map(Type::Words)
+                .context("an enum value is not a string");
         }
         if let Some(choices) = schema.get("oneOf").and_then(Value::as_array) {
             let kinds = choices.iter().enumerate().map(|(at, choice)| {
@@ -153,11 +162,12 @@ impl Reader<'_> {
             None => Ok(Type::Anything),
             Some(Value::String(word)) => self.simple(name, word, schema),
             Some(Value::Array(words)) => {
-                let words = words.iter().map(|word| word.as_str().context("a type is a word"));
+                let words =
+                    words.iter().map(|word| word.as_str().context("a type is not a string"));
                 let kinds = words.map(|word| self.simple(name, word?, schema));
                 Ok(union(kinds.collect::<Result<_>>()?))
             }
-            Some(other) => bail!("the type {other}"),
+            Some(other) => bail!("the type {other} is not supported"),
         }
     }
 
@@ -183,11 +193,12 @@ impl Reader<'_> {
                 }
                 _ => Type::Map(Box::new(Type::Anything)),
             },
-            other => bail!("the type {other:?}"),
+            other => bail!("the type {other:?} is not supported"),
         })
     }
 
-    /// `allOf`: an object with the fields of all, or one such object for each choice of a union.
+    /// Converts `allOf`: one object with the fields of all parts, or one such object for each choice of a
+    /// union.
     fn merged(&mut self, name: &str, schema: &Value) -> Result<Type> {
         let mut kinds = Vec::new();
         for object in self.distribute(schema)? {
@@ -195,7 +206,7 @@ impl Reader<'_> {
                 (*field == "kind").then(|| words_of(schema)).flatten()
             });
             let part = tag.unwrap_or_default();
-            // A choice that has its own name already (`EventKindConfined`) does not repeat it.
+            // A name that already ends with the tag, such as `EventKindConfined`, does not repeat it.
             let name =
                 if name.ends_with(&part) { name.to_owned() } else { format!("{name}{part}") };
             let mut fields: Vec<Field> = Vec::new();
@@ -214,14 +225,17 @@ impl Reader<'_> {
     }
 }
 
-/// A field that was found, not read yet: its name, whether it is required, its schema.
-type Found<'a> = (&'a str, bool, &'a Value);
+/// A field before its conversion: its name, whether it is required, and its schema.
+type RawField<'a> = (&'a str, bool, &'a Value);
 
 impl<'a> Reader<'a> {
-    /// Every object that the schema can be, each with all its fields.
-    fn distribute(&self, schema: &'a Value) -> Result<Vec<Vec<Found<'a>>>> {
+    /// All objects that match the schema, each with its fields.
+    fn distribute(&self, schema: &'a Value) -> Result<Vec<Vec<RawField<'a>>>> {
         if let Some(named) = reference(schema) {
-            let schema = self.schemas.get(named).with_context(|| format!("no schema {named}"))?;
+            let schema = self
+                .schemas
+                .get(named)
+                .with_context(|| format!("docs/openapi.json has no schema {named}"))?;
             return self.distribute(schema);
         }
         if let Some(choices) = schema.get("oneOf").and_then(Value::as_array) {
@@ -229,10 +243,10 @@ impl<'a> Reader<'a> {
             return Ok(choices.collect::<Result<Vec<_>>>()?.concat());
         }
         let Some(parts) = schema.get("allOf").and_then(Value::as_array) else {
-            ensure!(has_fields(schema), "only objects can be put together");
-            return Ok(vec![found(schema)]);
+            ensure!(has_fields(schema), "allOf has a part that is not an object");
+            return Ok(vec![raw_fields(schema)]);
         };
-        let mut whole: Vec<Vec<Found<'a>>> = vec![Vec::new()];
+        let mut whole: Vec<Vec<RawField<'a>>> = vec![Vec::new()];
         for part in parts {
             let part = self.distribute(part)?;
             whole = whole
@@ -246,7 +260,7 @@ impl<'a> Reader<'a> {
 
 impl Reader<'_> {
     fn fields(&mut self, name: &str, schema: &Value) -> Result<Vec<Field>> {
-        let fields = found(schema).into_iter();
+        let fields = raw_fields(schema).into_iter();
         let fields =
             fields.map(|(field, required, schema)| self.field(name, field, required, schema));
         let mut fields = fields.collect::<Result<Vec<_>>>()?;
@@ -256,15 +270,15 @@ impl Reader<'_> {
 
     fn field(&mut self, of: &str, name: &str, required: bool, schema: &Value) -> Result<Field> {
         let kind = self.kind(&format!("{of}{}", type_name(name)), schema)?;
-        // What is said of a reference stands beside it, inside of the choice with null.
+        // The description of an optional reference is beside the `$ref`, inside the `oneOf` with null.
         let choices = schema.get("oneOf").and_then(Value::as_array).into_iter().flatten();
         let inside = choices.map(doc).find(|doc| !doc.is_empty()).unwrap_or_default();
-        let said = Some(doc(schema)).filter(|doc| !doc.is_empty()).unwrap_or(inside);
-        Ok(Field { name: name.to_owned(), doc: said, required, kind })
+        let doc = Some(doc(schema)).filter(|doc| !doc.is_empty()).unwrap_or(inside);
+        Ok(Field { name: name.to_owned(), doc, required, kind })
     }
 }
 
-fn found(schema: &Value) -> Vec<Found<'_>> {
+fn raw_fields(schema: &Value) -> Vec<RawField<'_>> {
     let required = schema.get("required").and_then(Value::as_array);
     let is_required = |name: &str| required.is_some_and(|names| names.iter().any(|n| n == name));
     let fields = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
@@ -285,7 +299,7 @@ fn reference(schema: &Value) -> Option<&str> {
     schema.get("$ref")?.as_str()?.strip_prefix("#/components/schemas/")
 }
 
-/// What tells a choice from the others: the word of its `kind`, or its only field.
+/// What distinguishes a choice from the others: the value of its `kind`, or its only field.
 fn tag(choice: &Value) -> Option<String> {
     if let Some(parts) = choice.get("allOf").and_then(Value::as_array) {
         return parts.iter().find_map(tag);
@@ -298,7 +312,7 @@ fn tag(choice: &Value) -> Option<String> {
     }
 }
 
-/// The one word that a tag can be, as part of a name.
+/// The only value of a tag, as part of a type name.
 fn words_of(schema: &Value) -> Option<String> {
     match schema.get("enum")?.as_array()?.as_slice() {
         [Value::String(word)] => Some(type_name(word)),
@@ -306,7 +320,7 @@ fn words_of(schema: &Value) -> Option<String> {
     }
 }
 
-/// Choices in one list, words joined.
+/// A union of types. Nested unions are flattened and lists of strings are joined.
 fn union(kinds: Vec<Type>) -> Type {
     let mut flat: Vec<Type> = Vec::new();
     for kind in kinds {

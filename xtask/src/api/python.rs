@@ -1,8 +1,8 @@
-//! The types in Python: `TypedDict` for objects, `Literal` for words, aliases for the rest.
+//! Writes the types in Python: `TypedDict` for objects, `Literal` for fixed strings, aliases for the rest.
 
 use std::fmt::Write;
 
-use super::model::{Field, Model, Named, Shape, Type};
+use super::model::{Field, Model, NamedType, Shape, Type};
 
 const OPENING: &str = r#""""The JSON of the node's HTTP door, as types.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Literal, Optional, TypedDict, Union
 "#;
 
-/// Words that cannot be an attribute in a class body.
+/// Python keywords: they cannot be field names in a class body.
 const KEYWORDS: &[&str] =
     &["from", "class", "global", "import", "in", "is", "lambda", "not", "or", "pass", "with"];
 
@@ -23,7 +23,7 @@ pub fn text(model: &Model) -> String {
     for named in &model.types {
         match &named.shape {
             Shape::Alias(kind) => {
-                let quoted = kind_text(kind, Place::Alias);
+                let quoted = kind_text(kind, TypePosition::Alias);
                 write_line(
                     &mut text,
                     &format!("\n{}{} = {quoted}", comment(&named.doc, ""), named.name),
@@ -35,9 +35,8 @@ pub fn text(model: &Model) -> String {
     text
 }
 
-/// Required and optional fields are two classes: `NotRequired` is younger than the oldest Python
-/// that is served.
-fn object(text: &mut String, named: &Named, fields: &[Field]) {
+/// Required and optional fields are in two classes, because the oldest supported Python has no `NotRequired`.
+fn object(text: &mut String, named: &NamedType, fields: &[Field]) {
     let (required, optional): (Vec<&Field>, Vec<&Field>) =
         fields.iter().partition(|field| field.required);
     let (name, doc) = (named.name.as_str(), named.doc.as_str());
@@ -57,11 +56,11 @@ fn class(text: &mut String, name: &str, bases: &str, doc: &str, fields: &[Field]
     text.push('\n');
     let is_plain = |field: &Field| !KEYWORDS.contains(&field.name.as_str());
     if bases == "TypedDict" && !fields.iter().all(is_plain) {
-        // A field's name is a keyword: only a call can say it.
+        // The name of a field is a keyword, which only the call syntax allows.
         write_line(text, &format!("\n{}{name} = TypedDict(", comment(doc, "")));
         write_line(text, &format!("    \"{name}\",\n    {{"));
         for field in fields {
-            let kind = kind_text(&field.kind, Place::Call);
+            let kind = kind_text(&field.kind, TypePosition::Call);
             let said = comment(&field.doc, "        ");
             write_line(text, &format!("{said}        \"{}\": {kind},", field.name));
         }
@@ -79,21 +78,21 @@ fn class(text: &mut String, name: &str, bases: &str, doc: &str, fields: &[Field]
         let said = comment(&field.doc, "    ");
         write_line(
             text,
-            &format!("{said}    {}: {}", field.name, kind_text(&field.kind, Place::Class)),
+            &format!("{said}    {}: {}", field.name, kind_text(&field.kind, TypePosition::Class)),
         );
     }
 }
 
-/// Where a type stands, and so whether its names must be quoted: classes are read later, calls and
-/// aliases at once.
+/// Where a type is written. In a class body, names need no quotes, because Python evaluates them later. In
+/// calls and aliases it evaluates them at once, so names are quoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum TypePosition {
     Class,
     Call,
     Alias,
 }
 
-fn kind_text(kind: &Type, place: Place) -> String {
+fn kind_text(kind: &Type, position: TypePosition) -> String {
     match kind {
         Type::Text => "str".to_owned(),
         Type::Integer => "int".to_owned(),
@@ -105,17 +104,17 @@ fn kind_text(kind: &Type, place: Place) -> String {
             let words: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
             format!("Literal[{}]", words.join(", "))
         }
-        Type::Named(name) if place == Place::Class => name.clone(),
+        Type::Named(name) if position == TypePosition::Class => name.clone(),
         Type::Named(name) => format!("\"{name}\""),
-        Type::List(item) => format!("list[{}]", kind_text(item, place)),
-        Type::Map(value) => format!("dict[str, {}]", kind_text(value, place)),
-        Type::Union(kinds) => union_text(kinds, place),
+        Type::List(item) => format!("list[{}]", kind_text(item, position)),
+        Type::Map(value) => format!("dict[str, {}]", kind_text(value, position)),
+        Type::Union(kinds) => union_text(kinds, position),
     }
 }
 
-fn union_text(kinds: &[Type], place: Place) -> String {
+fn union_text(kinds: &[Type], position: TypePosition) -> String {
     let others: Vec<String> =
-        kinds.iter().filter(|k| **k != Type::Null).map(|k| kind_text(k, place)).collect();
+        kinds.iter().filter(|k| **k != Type::Null).map(|k| kind_text(k, position)).collect();
     let joined = match others.as_slice() {
         [single] => single.clone(),
         many => format!("Union[{}]", many.join(", ")),

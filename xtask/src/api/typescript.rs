@@ -1,4 +1,4 @@
-//! The types in TypeScript: interfaces for objects, unions for the rest.
+//! Writes the types in TypeScript: interfaces for objects, type aliases for the rest.
 
 use std::fmt::Write;
 

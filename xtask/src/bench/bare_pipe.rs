@@ -1,5 +1,5 @@
-//! The baseline: a python loop that evaluates one line at a time, over two bare pipes. Nothing that
-//! runs code in another process can answer sooner; a warm turn is measured against it.
+//! `bare_pipe`, the baseline of a warm turn: a Python loop that reads lines from a pipe, evaluates each, and
+//! writes the result to another pipe. No tool that runs code in another process can be faster.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::figure::Figure;
-use super::{Plan, python};
+use super::{BenchPlan, python};
 
-/// The other side: as short as it can be.
+/// The code of the loop, as short as possible.
 const LOOP: &str = "import sys
 for line in sys.stdin:
     print(eval(line), flush=True)
@@ -18,15 +18,15 @@ for line in sys.stdin:
 
 const ROUNDS: usize = 2000;
 
-/// Rounds before the first one that counts.
+/// Rounds before the first measured round.
 const WARM_UP_ROUNDS: usize = 200;
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     let times = round_trips(plan.rounds(ROUNDS))?;
     Ok(vec![Figure::of_times("bare_pipe", &times)])
 }
 
-/// The times of so many warm round trips of `1+1`.
+/// The times of warm round trips of `1+1`.
 pub fn round_trips(rounds: usize) -> Result<Vec<Duration>> {
     let mut pipe = Pipe::start()?;
     for _ in 0..WARM_UP_ROUNDS {
@@ -35,11 +35,11 @@ pub fn round_trips(rounds: usize) -> Result<Vec<Duration>> {
     (0..rounds).map(|_| pipe.round_trip()).collect()
 }
 
-/// The loop's process; ended on drop.
-pub struct Loop(Child);
+/// The process of the loop. Dropping it ends the process.
+pub struct PythonLoop(Child);
 
-impl Loop {
-    /// Starts one, with the ends of its two pipes.
+impl PythonLoop {
+    /// Starts the loop and returns it with its two pipes.
     pub fn start() -> Result<(Self, ChildStdin, ChildStdout)> {
         let mut child = python::command()
             .args(["-I", "-S", "-c", LOOP])
@@ -54,9 +54,9 @@ impl Loop {
     }
 }
 
-impl Drop for Loop {
+impl Drop for PythonLoop {
     fn drop(&mut self) {
-        // Only fails when it has ended already, which is what is wanted.
+        // Fails only if the process has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -64,7 +64,7 @@ impl Drop for Loop {
 
 /// The loop with its two pipes.
 struct Pipe {
-    _loop: Loop,
+    _loop: PythonLoop,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
     answer: String,
@@ -72,7 +72,7 @@ struct Pipe {
 
 impl Pipe {
     fn start() -> Result<Self> {
-        let (of, stdin, stdout) = Loop::start()?;
+        let (of, stdin, stdout) = PythonLoop::start()?;
         Ok(Self { _loop: of, stdin, stdout: BufReader::new(stdout), answer: String::new() })
     }
 

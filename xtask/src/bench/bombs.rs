@@ -1,6 +1,6 @@
-//! `neighbour_quiet_p95` and `neighbour_bombed_p95`: `1+1` in a session that is up, alone, and beside
-//! four sessions that do all they can against their limits: fork bomb, memory bomb, disk filler,
-//! output flood. A bomb that has ended is thrown again. The second figure stands beside the first.
+//! `neighbour_quiet_p95` and `neighbour_bombed_p95`: `1+1` in a warm session, alone and beside four sessions
+//! that push against their limits with a fork bomb, a memory bomb, a disk filler and an output flood. A bomb
+//! that has ended is started again. The first figure is the baseline of the second.
 
 use std::time::{Duration, Instant};
 
@@ -10,20 +10,20 @@ use windlass_client::Client;
 use windlass_protocol::SessionId;
 use windlass_testkit::bombs::{WITH_A_FLOOD, small_limits};
 
-use super::Plan;
+use super::BenchPlan;
 use super::figure::{Figure, millis, percentile};
-use super::node::{Bench, block_on, create, turn};
+use super::node::{BenchNode, block_on, create, turn};
 
-/// How long each side is measured, in tenths: a quick run takes one.
+/// Each side is measured for this many tenths of the full time. A quick run measures one tenth.
 const TENTHS: usize = 10;
 const TENTH: Duration = Duration::from_millis(1000);
 
 const WARM_UP_ROUNDS: usize = 300;
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     let time = TENTH * u32::try_from(plan.rounds(TENTHS))?;
     block_on(async {
-        let bench = Bench::start().await?;
+        let bench = BenchNode::start().await?;
         let neighbour = bench.session().await?;
         for _ in 0..WARM_UP_ROUNDS {
             bench.run(&neighbour, "1+1").await?;
@@ -53,7 +53,7 @@ async fn bombed_session(client: &Client) -> Result<SessionId> {
     Ok(client.create_session(&wanted).await?.session.id)
 }
 
-async fn turns(bench: &Bench, session: &SessionId, time: Duration) -> Result<Vec<Duration>> {
+async fn turns(bench: &BenchNode, session: &SessionId, time: Duration) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     let began = Instant::now();
     while began.elapsed() < time {

@@ -1,5 +1,5 @@
-//! What confinement costs a session that is started by exec: at level `full` and at level `none`, in
-//! turns in one run, and bubblewrap around the same interpreter beside.
+//! The cost of confinement for a session that is started by exec. Level `full` and level `none` alternate in
+//! one run. bubblewrap around the same interpreter is measured for comparison.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,28 +12,33 @@ use windlass_protocol::confinement::Isolation;
 use windlass_protocol::policy::PolicyRequest;
 
 use super::figure::{Figure, millis};
-use super::node::{Bench, block_on, create, turn};
-use super::{Plan, python};
-use crate::start::StartBy;
+use super::node::{BenchNode, block_on, create, turn};
+use super::{BenchPlan, python};
+use crate::start::StartMethod;
 
 const FIRST_ROUNDS: usize = 40;
 const WARM_ROUNDS: usize = 4000;
 const WARM_UP_ROUNDS: usize = 300;
 
-/// Turns of one level between turns of the other: a noisy moment hits both.
-const WARM_PART: usize = 50;
+/// The number of turns at one level before the next turns at the other, so that noise of the machine affects
+/// both.
+const WARM_BATCH: usize = 50;
 
 const AT_ONCE: CloseQuery = CloseQuery { grace_ms: Some(0) };
 
-/// `confined_first_answer`: a new session at level `full` to its first answer, beside the same at
-/// level `none`. `confined_added`: what the level adds, round by round. `bwrap_exec`: what
-/// bubblewrap adds to the start of the bare interpreter, beside what the level adds.
-pub fn first_answers(plan: &Plan) -> Result<Vec<Figure>> {
+/// Three figures:
+///
+/// - `confined_first_answer`: the time from a request for a session at level `full` to its first answer. The
+///   baseline is the same at level `none`.
+/// - `confined_added`: the difference between the two levels in each round.
+/// - `bwrap_exec`: the time that bubblewrap adds to the start of the bare interpreter. The baseline is
+///   `confined_added`.
+pub fn first_answers(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
-        let bench = Bench::start_by(StartBy::Exec).await?;
-        let bwrap = bwrap_is_there();
+        let bench = BenchNode::start_by(StartMethod::Exec).await?;
+        let bwrap = bwrap_is_installed();
         let (mut full, mut none, mut added, mut wrapped) = (vec![], vec![], vec![], vec![]);
-        // The first one compiles the worker's files for this interpreter.
+        // The first round does not count: it compiles the worker's files for this interpreter.
         for round in 0..=plan.rounds(FIRST_ROUNDS) {
             let (bare, confined) = both(&bench, round % 2 == 0).await?;
             let by_bwrap = match bwrap {
@@ -53,15 +58,17 @@ pub fn first_answers(plan: &Plan) -> Result<Vec<Figure>> {
         ];
         match bwrap {
             true => figures.push(Figure::of("bwrap_exec", "ms", &wrapped).beside(&added)),
-            false => eprintln!("bwrap is not installed: no bwrap_exec"),
+            false => {
+                eprintln!("skipped: bwrap_exec: bwrap is not installed; `--peers` installs it")
+            }
         }
         Ok(figures)
     })
 }
 
-/// The first answers at level `none` and at level `full`. Which comes first changes from round to
-/// round: neither is to gain by what the other left behind.
-async fn both(bench: &Bench, full_first: bool) -> Result<(Duration, Duration)> {
+/// The times of the first answers at level `none` and at level `full`. The order of the levels alternates,
+/// because the first session may warm caches for the second.
+async fn both(bench: &BenchNode, full_first: bool) -> Result<(Duration, Duration)> {
     if full_first {
         let full = first_answer(bench, Isolation::Full).await?;
         return Ok((first_answer(bench, Isolation::None).await?, full));
@@ -70,7 +77,7 @@ async fn both(bench: &Bench, full_first: bool) -> Result<(Duration, Duration)> {
     Ok((none, first_answer(bench, Isolation::Full).await?))
 }
 
-async fn first_answer(bench: &Bench, level: Isolation) -> Result<Duration> {
+async fn first_answer(bench: &BenchNode, level: Isolation) -> Result<Duration> {
     let wanted = CreateSession { turn: Some(turn("1+1")), ..at_level(level) };
     let started = Instant::now();
     let created = bench.client.create_session(&wanted).await?;
@@ -86,22 +93,22 @@ fn at_level(level: Isolation) -> CreateSession {
     CreateSession { policy: Some(policy), ..create() }
 }
 
-/// `confined_warm_turn`: `1+1` in a session at level `full`, beside one at level `none`.
-pub fn warm_turns(plan: &Plan) -> Result<Vec<Figure>> {
+/// `confined_warm_turn`: `1+1` in a warm session at level `full`. The baseline is a session at level `none`.
+pub fn warm_turns(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
-        let bench = Bench::start().await?;
+        let bench = BenchNode::start().await?;
         let none = warm_session(&bench, Isolation::None).await?;
         let full = warm_session(&bench, Isolation::Full).await?;
         let (mut bare, mut confined) = (vec![], vec![]);
         while confined.len() < plan.rounds(WARM_ROUNDS) {
-            warm_part(&bench, &none, &mut bare).await?;
-            warm_part(&bench, &full, &mut confined).await?;
+            warm_batch(&bench, &none, &mut bare).await?;
+            warm_batch(&bench, &full, &mut confined).await?;
         }
         Ok(vec![Figure::of_times("confined_warm_turn", &confined).beside(&millis(&bare))])
     })
 }
 
-async fn warm_session(bench: &Bench, level: Isolation) -> Result<SessionId> {
+async fn warm_session(bench: &BenchNode, level: Isolation) -> Result<SessionId> {
     let session = bench.client.create_session(&at_level(level)).await?.session.id;
     for _ in 0..WARM_UP_ROUNDS {
         bench.run(&session, "1+1").await?;
@@ -109,8 +116,12 @@ async fn warm_session(bench: &Bench, level: Isolation) -> Result<SessionId> {
     Ok(session)
 }
 
-async fn warm_part(bench: &Bench, session: &SessionId, times: &mut Vec<Duration>) -> Result<()> {
-    for _ in 0..WARM_PART {
+async fn warm_batch(
+    bench: &BenchNode,
+    session: &SessionId,
+    times: &mut Vec<Duration>,
+) -> Result<()> {
+    for _ in 0..WARM_BATCH {
         let started = Instant::now();
         let turn = bench.run(session, "1+1").await?;
         times.push(started.elapsed());
@@ -119,12 +130,12 @@ async fn warm_part(bench: &Bench, session: &SessionId, times: &mut Vec<Duration>
     Ok(())
 }
 
-pub fn bwrap_is_there() -> bool {
+pub fn bwrap_is_installed() -> bool {
     let asked = Command::new("bwrap").arg("--version").stdout(Stdio::null()).status();
     asked.is_ok_and(|status| status.success())
 }
 
-/// As much of a sandbox as bubblewrap gives to one command.
+/// A Python command in a bubblewrap sandbox with all namespaces.
 pub fn bwrap(interpreter: &Path, code: &str) -> Command {
     let mut command = python::command_of("bwrap");
     command

@@ -1,10 +1,13 @@
-//! Many sessions with numpy and pandas at once, each with a state of its own: what an idle one takes
-//! (`idle_session_*`), and whether every one of them answers a turn (`sessions_answering*`).
+//! Many live sessions with numpy and pandas, each with its own state: the memory of an idle session
+//! (`idle_session_*`), and whether every session answers a turn (`sessions_answering*`).
 //!
-//! `idle_session_mib` is the proportional set size of a session's own processes, keeper, init and
-//! worker; `_shared_mib` what zygotes, nursery and waiting workers take, and `_node_mib` the node, both
-//! divided by the sessions; `_all_mib` the three together; `_memcg_mib` what the kernel charges the
-//! session's cgroup with, which has its page tables and not its keeper.
+//! | figure | memory, as proportional set size |
+//! |---|---|
+//! | `idle_session_mib` | the session's own processes: keeper, init and worker |
+//! | `idle_session_shared_mib` | zygotes, nursery and pooled workers, divided by the number of sessions |
+//! | `idle_session_node_mib` | the node, divided by the number of sessions |
+//! | `idle_session_all_mib` | the three together |
+//! | `idle_session_memcg_mib` | the kernel's charge of the session's cgroup: with page tables, no keeper |
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,23 +20,23 @@ use windlass_client::Client;
 use windlass_protocol::SessionId;
 use windlass_protocol::api::CreateSession;
 
-use super::Plan;
+use super::BenchPlan;
 use super::figure::Figure;
 use super::node::{block_on, program, turn};
 use crate::machine::{Tree, memcg_mib, pss_mib, pss_mib_of};
-use crate::start::{Environment, StartBy, StartNode};
+use crate::start::{MeasuredNode, PythonEnvironment, StartMethod};
 
-/// Sessions that are being made at once.
+/// The number of sessions that are created at the same time.
 const AT_ONCE: usize = 8;
 
-/// How often a long run says how far it is.
-const SAID_EVERY: usize = 250;
+/// After this many sessions a long run prints its progress.
+const PROGRESS_EVERY: usize = 250;
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     let count = plan.rounds(plan.sessions);
     block_on(async {
-        let environment = Environment::with_pandas()?;
-        let node = StartNode::start(program()?, plan.start, environment).await?;
+        let environment = PythonEnvironment::with_pandas()?;
+        let node = MeasuredNode::start(program()?, plan.start, environment).await?;
         let began = Instant::now();
         let sessions = create_all(&node, count).await?;
         let rate = count as f64 / began.elapsed().as_secs_f64();
@@ -45,14 +48,14 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
     })
 }
 
-/// A session, and the number that is in its variable `own`.
-struct Numbered {
+/// A session, and the value of its variable `own`.
+struct NumberedSession {
     id: SessionId,
     number: usize,
     keeper: u32,
 }
 
-async fn create_all(node: &StartNode, count: usize) -> Result<Vec<Numbered>> {
+async fn create_all(node: &MeasuredNode, count: usize) -> Result<Vec<NumberedSession>> {
     let next = Arc::new(AtomicUsize::new(0));
     let mut makers = JoinSet::new();
     for _ in 0..AT_ONCE.min(count) {
@@ -66,7 +69,7 @@ async fn create_all(node: &StartNode, count: usize) -> Result<Vec<Numbered>> {
                     return anyhow::Ok(made);
                 }
                 made.push(create_one(&client, &interpreter, number).await?);
-                if number > 0 && number % SAID_EVERY == 0 {
+                if number > 0 && number % PROGRESS_EVERY == 0 {
                     eprintln!("{number} of {count} sessions");
                 }
             }
@@ -79,7 +82,7 @@ async fn create_all(node: &StartNode, count: usize) -> Result<Vec<Numbered>> {
     Ok(sessions)
 }
 
-async fn create_one(client: &Client, interpreter: &str, number: usize) -> Result<Numbered> {
+async fn create_one(client: &Client, interpreter: &str, number: usize) -> Result<NumberedSession> {
     let code = format!("import numpy, pandas\nown = {number}\nown + 1");
     let wanted = CreateSession {
         interpreter: Some(interpreter.to_owned()),
@@ -92,15 +95,16 @@ async fn create_one(client: &Client, interpreter: &str, number: usize) -> Result
     ensure!(answer == format!("{}\n", number + 1), "session number {number} answered {answer:?}");
     let id = created.session.id;
     let keeper = client.session(&id).await?.keeper_pid.context("the session has no keeper")?;
-    Ok(Numbered { id, number, keeper })
+    Ok(NumberedSession { id, number, keeper })
 }
 
-/// A pool that is empty for a moment gives way to its zygote; never to an interpreter of its own.
-async fn check_starts(node: &StartNode, sessions: &[Numbered]) -> Result<()> {
-    let allowed: &[StartBy] = match node.start {
-        StartBy::Exec => &[StartBy::Exec],
-        StartBy::Zygote => &[StartBy::Zygote],
-        StartBy::Pool => &[StartBy::Pool, StartBy::Zygote],
+/// Checks how the sessions were started. If the pool is empty for a moment, the zygote starts the session. A
+/// start by exec is an error.
+async fn check_starts(node: &MeasuredNode, sessions: &[NumberedSession]) -> Result<()> {
+    let allowed: &[StartMethod] = match node.start {
+        StartMethod::Exec => &[StartMethod::Exec],
+        StartMethod::Zygote => &[StartMethod::Zygote],
+        StartMethod::Pool => &[StartMethod::Pool, StartMethod::Zygote],
     };
     for session in sessions {
         node.check_started(&session.id, allowed).await?;
@@ -108,7 +112,7 @@ async fn check_starts(node: &StartNode, sessions: &[Numbered]) -> Result<()> {
     Ok(())
 }
 
-fn memory(node: &StartNode, sessions: &[Numbered]) -> Result<Vec<Figure>> {
+fn memory(node: &MeasuredNode, sessions: &[NumberedSession]) -> Result<Vec<Figure>> {
     let tree = Tree::now();
     let (mut own, mut charged, mut counted) = (Vec::new(), Vec::new(), BTreeSet::new());
     for session in sessions {
@@ -134,9 +138,9 @@ fn memory(node: &StartNode, sessions: &[Numbered]) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Every session is asked for what only it knows, one after the other. A wrong answer is counted, and
-/// said for the first of them.
-async fn answers(client: &Client, sessions: &[Numbered]) -> Vec<Figure> {
+/// Asks each session for its number, one after the other. Counts the right answers and prints the first wrong
+/// one.
+async fn answers(client: &Client, sessions: &[NumberedSession]) -> Vec<Figure> {
     let (mut times, mut right) = (Vec::<Duration>::new(), 0_usize);
     for session in sessions {
         let started = Instant::now();

@@ -1,6 +1,6 @@
-//! `turn_beside_busy` and `work_beside_busy`: a session beside four that compute without end. A brief
-//! turn stands beside the same one alone; a turn that computes, beside what is its share of the
-//! processors when all who compute have the same.
+//! `turn_beside_busy` and `work_beside_busy`: turns of a session beside four sessions that compute without
+//! end. The baseline of a short turn is the same turn alone. The baseline of a turn that computes is its time
+//! with an equal share of the processors.
 
 use std::time::{Duration, Instant};
 
@@ -8,25 +8,25 @@ use anyhow::{Result, ensure};
 use windlass_protocol::api::SubmitTurn;
 use windlass_protocol::{Outcome, SessionId};
 
-use super::Plan;
+use super::BenchPlan;
 use super::figure::{Figure, millis};
-use super::node::{Bench, block_on, turn};
+use super::node::{BenchNode, block_on, turn};
 
-/// Sessions that compute all the time.
+/// The number of sessions that compute all the time.
 const BUSY: usize = 4;
 
 const BRIEF: &str = "1+1";
 const BRIEF_ROUNDS: usize = 1000;
 
-/// Some tenths of a second of one processor.
+/// Takes some tenths of a second on one processor.
 const WORK: &str = "n = 0\nwhile n < 5_000_000: n += 1";
 const WORK_ROUNDS: usize = 10;
 
 const WARM_UP_ROUNDS: usize = 300;
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
-        let bench = Bench::start().await?;
+        let bench = BenchNode::start().await?;
         let session = bench.session().await?;
         times(&bench, &session, BRIEF, WARM_UP_ROUNDS).await?;
         let (briefs, works) = (plan.rounds(BRIEF_ROUNDS), plan.rounds(WORK_ROUNDS));
@@ -50,7 +50,7 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
 }
 
 async fn times(
-    bench: &Bench,
+    bench: &BenchNode,
     session: &SessionId,
     code: &str,
     rounds: usize,

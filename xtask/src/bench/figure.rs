@@ -1,11 +1,11 @@
-//! A figure: a measured distribution beside its baseline, as a table row and as JSON.
+//! A figure: a measured distribution and its baseline, as a table row or as JSON.
 
 use std::time::Duration;
 
 use anyhow::Result;
 use serde::Serialize;
 
-/// One measured thing. Times are in milliseconds; `None` where a key does not apply.
+/// One figure. Times are in milliseconds. A value that does not apply is `None`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
     pub figure: String,
@@ -18,17 +18,17 @@ pub struct Figure {
     pub ratio: Option<f64>,
 }
 
-/// The table's first line.
+/// The first line of the table.
 pub const HEADING: &str =
     "figure                     unit        n        p50        p95   baseline    ratio";
 
 impl Figure {
-    /// A figure of times, beside nothing.
+    /// A figure of times, without a baseline.
     pub fn of_times(figure: &str, times: &[Duration]) -> Self {
         Self::of(figure, "ms", &millis(times))
     }
 
-    /// A figure of any samples, beside nothing.
+    /// A figure of any samples, without a baseline.
     pub fn of(figure: &str, unit: &str, samples: &[f64]) -> Self {
         Self {
             figure: figure.to_owned(),
@@ -41,7 +41,7 @@ impl Figure {
         }
     }
 
-    /// The same figure beside a baseline measured in the same run.
+    /// Adds a baseline that was measured in the same run.
     #[must_use]
     pub fn beside(mut self, baseline: &[f64]) -> Self {
         self.baseline_p50 = percentile(baseline, 50.0);
@@ -76,7 +76,7 @@ fn shown(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.4}"))
 }
 
-/// The sample that `percent` of all samples do not exceed (nearest rank). None of none.
+/// The sample that `percent` of all samples do not exceed (nearest rank). `None` without samples.
 pub fn percentile(samples: &[f64], percent: f64) -> Option<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);

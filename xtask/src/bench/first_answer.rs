@@ -1,7 +1,8 @@
-//! `first_answer_exec`, `_zygote`, `_pool`: from the request for a new session, confined as sessions
-//! are by default, to the answer of its first turn. The same with `_np`: an answer that has imported
-//! numpy and pandas, which a zygote has done before. `_pool_np_own`: in a workspace of the client's, for
-//! which no worker can be confined ahead. Beside a bare start of the same interpreter to the same answer.
+//! `first_answer_exec`, `_zygote`, `_pool`: the time from the request for a session with the default policy
+//! to the answer of its first turn. The baseline is a bare start of the same interpreter to the same answer.
+//!
+//! - `_np`: the turn imports numpy and pandas. A zygote has imported them before.
+//! - `_pool_np_own`: the session has a workspace of its client, so no worker can be confined in advance.
 
 use std::time::{Duration, Instant};
 
@@ -10,17 +11,18 @@ use windlass_protocol::api::{CloseQuery, CreateSession};
 
 use super::figure::{Figure, millis};
 use super::node::{block_on, program, turn};
-use super::{Plan, python};
-use crate::start::{Environment, StartBy, StartNode};
+use super::{BenchPlan, python};
+use crate::start::{MeasuredNode, PythonEnvironment, StartMethod};
 
-/// An interpreter starts in tens of milliseconds, one that imports pandas in hundreds.
+/// An interpreter starts in tens of milliseconds. With an import of pandas it takes hundreds.
 const EXEC_ROUNDS: usize = 40;
 const EXEC_PANDAS_ROUNDS: usize = 15;
 
-/// From a zygote or a pool it is a few, but the pool is to be full again in between.
+/// A start from a zygote or pool takes a few milliseconds, but the pool must be full again before the next
+/// round.
 const FORK_ROUNDS: usize = 100;
 
-/// Sessions before the first one that counts: the first one lays out and compiles the worker's files.
+/// Sessions before the first measured one. The first session writes and compiles the worker's files.
 const WARM_UP_ROUNDS: usize = 2;
 
 const AT_ONCE: CloseQuery = CloseQuery { grace_ms: Some(0) };
@@ -28,41 +30,43 @@ const AT_ONCE: CloseQuery = CloseQuery { grace_ms: Some(0) };
 const BARE: &str = "1+1";
 const WITH_PANDAS: &str = "import numpy, pandas\n1+1";
 
-pub fn exec(plan: &Plan) -> Result<Vec<Figure>> {
-    let bare = measure(plan, StartBy::Exec, &Case::bare(), EXEC_ROUNDS)?;
-    let pandas = measure(plan, StartBy::Exec, &Case::with_pandas()?, EXEC_PANDAS_ROUNDS)?;
+pub fn exec(plan: &BenchPlan) -> Result<Vec<Figure>> {
+    let bare = measure(plan, StartMethod::Exec, &FirstAnswerCase::bare(), EXEC_ROUNDS)?;
+    let pandas =
+        measure(plan, StartMethod::Exec, &FirstAnswerCase::with_pandas()?, EXEC_PANDAS_ROUNDS)?;
     Ok(vec![bare, pandas])
 }
 
-pub fn zygote(plan: &Plan) -> Result<Vec<Figure>> {
-    let bare = measure(plan, StartBy::Zygote, &Case::bare(), FORK_ROUNDS)?;
-    let pandas = measure(plan, StartBy::Zygote, &Case::with_pandas()?, FORK_ROUNDS)?;
+pub fn zygote(plan: &BenchPlan) -> Result<Vec<Figure>> {
+    let bare = measure(plan, StartMethod::Zygote, &FirstAnswerCase::bare(), FORK_ROUNDS)?;
+    let pandas = measure(plan, StartMethod::Zygote, &FirstAnswerCase::with_pandas()?, FORK_ROUNDS)?;
     Ok(vec![bare, pandas])
 }
 
-pub fn pool(plan: &Plan) -> Result<Vec<Figure>> {
-    let bare = measure(plan, StartBy::Pool, &Case::bare(), FORK_ROUNDS)?;
-    let pandas = measure(plan, StartBy::Pool, &Case::with_pandas()?, FORK_ROUNDS)?;
-    let own = measure(plan, StartBy::Pool, &Case::with_own_workspace()?, FORK_ROUNDS)?;
+pub fn pool(plan: &BenchPlan) -> Result<Vec<Figure>> {
+    let bare = measure(plan, StartMethod::Pool, &FirstAnswerCase::bare(), FORK_ROUNDS)?;
+    let pandas = measure(plan, StartMethod::Pool, &FirstAnswerCase::with_pandas()?, FORK_ROUNDS)?;
+    let own =
+        measure(plan, StartMethod::Pool, &FirstAnswerCase::with_own_workspace()?, FORK_ROUNDS)?;
     Ok(vec![bare, pandas, own])
 }
 
-/// What is asked for, of which interpreter.
-struct Case {
-    environment: Environment,
+/// The interpreter, code and workspace of one figure.
+struct FirstAnswerCase {
+    environment: PythonEnvironment,
     code: &'static str,
     suffix: &'static str,
     workspace: Option<tempfile::TempDir>,
 }
 
-impl Case {
+impl FirstAnswerCase {
     fn bare() -> Self {
-        let environment = Environment::bare(python::path());
+        let environment = PythonEnvironment::bare(python::path());
         Self { environment, code: BARE, suffix: "", workspace: None }
     }
 
     fn with_pandas() -> Result<Self> {
-        let environment = Environment::with_pandas()?;
+        let environment = PythonEnvironment::with_pandas()?;
         Ok(Self { environment, code: WITH_PANDAS, suffix: "_np", workspace: None })
     }
 
@@ -76,17 +80,22 @@ impl Case {
     }
 }
 
-fn measure(plan: &Plan, start: StartBy, case: &Case, rounds: usize) -> Result<Figure> {
+fn measure(
+    plan: &BenchPlan,
+    start: StartMethod,
+    case: &FirstAnswerCase,
+    rounds: usize,
+) -> Result<Figure> {
     let name = format!("first_answer_{}{}", start.as_str(), case.suffix);
     let times = block_on(async {
-        let node = StartNode::start(program()?, start, case.environment.clone()).await?;
+        let node = MeasuredNode::start(program()?, start, case.environment.clone()).await?;
         let mut times = Vec::new();
         for round in 0..WARM_UP_ROUNDS + plan.rounds(rounds) {
             let took = first_answer(&node, case).await?;
             if round >= WARM_UP_ROUNDS {
                 times.push(took);
             }
-            // Not part of what is measured: it happens behind a session that works already.
+            // Not measured: the pool fills while the session already works.
             node.ready().await?;
         }
         Ok(times)
@@ -97,7 +106,7 @@ fn measure(plan: &Plan, start: StartBy, case: &Case, rounds: usize) -> Result<Fi
     Ok(Figure::of_times(&name, &times).beside(&millis(&bare)))
 }
 
-async fn first_answer(node: &StartNode, case: &Case) -> Result<Duration> {
+async fn first_answer(node: &MeasuredNode, case: &FirstAnswerCase) -> Result<Duration> {
     let wanted = CreateSession {
         interpreter: Some(node.interpreter()),
         workspace: case.workspace(),
@@ -114,8 +123,8 @@ async fn first_answer(node: &StartNode, case: &Case) -> Result<Duration> {
     Ok(took)
 }
 
-/// The same interpreter, alone and free, to the first byte of its answer.
-fn bare_start(case: &Case) -> Result<Duration> {
+/// The time of the same interpreter, alone and without a sandbox, to the first byte of its answer.
+fn bare_start(case: &FirstAnswerCase) -> Result<Duration> {
     let mut command = python::command_of(&case.environment.interpreter);
     let code = case.code.replace("1+1", "print(1+1)");
     python::first_byte(command.args(["-c", &code]))

@@ -1,5 +1,5 @@
-//! `fork_live`: a session that holds a table of 100 MB is forked; from the request to the twin's
-//! answer how long its table is. Beside what a copy of that much memory takes.
+//! `fork_live`: forks a session that holds a table of 100 MB. The time is from the request to the twin's
+//! answer with the length of its table. The baseline is the time to copy 100 MB of memory.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use serde_json::{Value, json};
 use windlass_protocol::api::{CloseQuery, CreateSession};
 use windlass_protocol::{Outcome, SessionId};
 
-use super::Plan;
+use super::BenchPlan;
 use super::figure::{Figure, millis};
 use super::node::{block_on, program, turn};
-use crate::start::{Door, Environment, StartNode};
+use crate::start::{JsonConnection, MeasuredNode, PythonEnvironment};
 
 const ROUNDS: usize = 40;
 
-/// Forks of one session, which can be forked so often and no more.
-const OF_ONE: usize = 8;
+/// The most forks of one session.
+const FORKS_PER_SESSION: usize = 8;
 
-/// The first twin may find things cold that the next ones do not.
+/// The first fork does not count: caches may be cold.
 const WARM_UP_ROUNDS: usize = 1;
 
 /// Ten columns of eight bytes: 100 MB.
@@ -27,20 +27,20 @@ const BYTES: usize = ROWS * 10 * 8;
 
 const AT_ONCE: CloseQuery = CloseQuery { grace_ms: Some(0) };
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
-        let environment = Environment::with_pandas()?;
-        let node = StartNode::start(program()?, plan.start, environment).await?;
+        let environment = PythonEnvironment::with_pandas()?;
+        let node = MeasuredNode::start(program()?, plan.start, environment).await?;
         let mut session = with_table(&node).await?;
-        let mut door = node.door().await?;
+        let mut connection = node.connection().await?;
         let mut times = Vec::new();
         for round in 0..WARM_UP_ROUNDS + plan.rounds(ROUNDS) {
-            if round > 0 && round % OF_ONE == 0 {
+            if round > 0 && round % FORKS_PER_SESSION == 0 {
                 node.client.close_session(&session, AT_ONCE).await?;
                 session = with_table(&node).await?;
             }
-            let Some(took) = fork(&node, &mut door, &session).await? else {
-                eprintln!("this node cannot fork a live session: no fork_live");
+            let Some(took) = fork(&node, &mut connection, &session).await? else {
+                eprintln!("skipped: fork_live: this node cannot fork a live session");
                 return Ok(Vec::new());
             };
             if round >= WARM_UP_ROUNDS {
@@ -52,7 +52,7 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
     })
 }
 
-async fn with_table(node: &StartNode) -> Result<SessionId> {
+async fn with_table(node: &MeasuredNode) -> Result<SessionId> {
     let code = format!("import numpy, pandas\ndf = pandas.DataFrame(numpy.ones(({ROWS}, 10)))");
     let wanted = CreateSession {
         interpreter: Some(node.interpreter()),
@@ -61,30 +61,39 @@ async fn with_table(node: &StartNode) -> Result<SessionId> {
     };
     let created = node.client.create_session(&wanted).await?;
     let made = created.turn.context("no first turn")?;
-    ensure!(made.outcome == Some(Outcome::Ok), "the code said {}", made.output.text);
+    ensure!(made.outcome == Some(Outcome::Ok), "the code failed: {}", made.output.text);
     Ok(created.session.id)
 }
 
-/// The time of one fork; none where the node has no such thing. The twin is gone when this returns.
-async fn fork(node: &StartNode, door: &mut Door, session: &SessionId) -> Result<Option<Duration>> {
+/// The time of one fork. `None` if the node has no such endpoint. Closes the twin.
+async fn fork(
+    node: &MeasuredNode,
+    connection: &mut JsonConnection,
+    session: &SessionId,
+) -> Result<Option<Duration>> {
     let started = Instant::now();
     let (status, said) =
-        door.ask("POST", &format!("/v1/sessions/{session}/fork"), &json!({})).await?;
+        connection.ask("POST", &format!("/v1/sessions/{session}/fork"), &json!({})).await?;
     if status == 404 {
         return Ok(None);
     }
     let twin = twin_in(status, &said)?;
     let answer = node.client.submit_turn(&twin, &turn("len(df)")).await?;
     let took = started.elapsed();
-    ensure!(answer.output.text == format!("{ROWS}\n"), "it answered {:?}", answer.output.text);
+    ensure!(
+        answer.output.text == format!("{ROWS}\n"),
+        "the twin answered {:?}",
+        answer.output.text
+    );
     node.client.close_session(&twin, AT_ONCE).await?;
     Ok(Some(took))
 }
 
 fn twin_in(status: u16, said: &Value) -> Result<SessionId> {
-    ensure!((200..300).contains(&status), "the fork was refused with {status}: {said}");
+    ensure!((200..300).contains(&status), "the node refused the fork with {status}: {said}");
     let id = said["session"]["id"].clone();
-    serde_json::from_value(id).with_context(|| format!("the fork's answer names no twin: {said}"))
+    serde_json::from_value(id)
+        .with_context(|| format!("the answer to the fork has no session id: {said}"))
 }
 
 fn copy() -> Duration {

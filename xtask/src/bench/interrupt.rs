@@ -1,5 +1,5 @@
-//! `interrupt_sleep` and `interrupt_busy`: from a client's interrupt, while another call waits for
-//! the turn, to that call's answer that the turn was interrupted.
+//! `interrupt_sleep` and `interrupt_busy`: one call waits for a turn, and another interrupts it. The time is
+//! from the interrupt to the answer of the waiting call.
 
 use std::time::{Duration, Instant};
 
@@ -10,20 +10,20 @@ use windlass_protocol::event::EventKind;
 use windlass_protocol::{Outcome, SessionId};
 use windlass_testkit::{turn_ended, wait_for_event};
 
-use super::Plan;
+use super::BenchPlan;
 use super::figure::Figure;
-use super::node::{Bench, block_on};
+use super::node::{BenchNode, block_on};
 
 const ROUNDS: usize = 100;
-const PATIENCE: Duration = Duration::from_secs(30);
+const EVENT_WAIT: Duration = Duration::from_secs(30);
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     let kinds = [
         ("interrupt_sleep", "import time; print('go'); time.sleep(60)"),
         ("interrupt_busy", "print('go')\nwhile True: pass"),
     ];
     block_on(async {
-        let bench = Bench::start().await?;
+        let bench = BenchNode::start().await?;
         let session = bench.session().await?;
         let mut figures = Vec::new();
         for (name, code) in kinds {
@@ -37,19 +37,19 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
     })
 }
 
-async fn one(bench: &Bench, session: &SessionId, code: &str) -> Result<Duration> {
+async fn one(bench: &BenchNode, session: &SessionId, code: &str) -> Result<Duration> {
     let before = bench.client.session(session).await?.seq;
     let submit = SubmitTurn { code: code.to_owned(), ..SubmitTurn::default() };
     let turn = bench.client.submit_turn(session, &submit).await?;
-    // Interrupted only once it has printed: then it sleeps or spins.
-    wait_for_event(&bench.client, session, Seq(before.0), PATIENCE, |item| {
+    // The turn has started to sleep or spin when its output arrives.
+    wait_for_event(&bench.client, session, Seq(before.0), EVENT_WAIT, |item| {
         item.event.turn == Some(turn.number) && matches!(item.event.kind, EventKind::Output { .. })
     })
     .await?;
     let started = Instant::now();
     let (asked, ended) = tokio::join!(
         bench.client.interrupt_turn(session, &turn.id),
-        turn_ended(&bench.client, session, &turn.id, PATIENCE),
+        turn_ended(&bench.client, session, &turn.id, EVENT_WAIT),
     );
     let took = started.elapsed();
     asked?;

@@ -1,4 +1,4 @@
-"""Measures Jupyter for `cargo xtask bench --peers`: prints one JSON object of lists of samples."""
+"""Measures Jupyter for `cargo xtask bench --peers`. Prints one JSON object with the samples of each figure."""
 
 import json
 import sys

@@ -1,7 +1,9 @@
-//! The bridge of agents, `windlass mcp`. `mcp_tools_list`: from its start to its list of tools, with
-//! no node there. `mcp_bridge_mib`: its memory after some turns, as proportional set size.
-//! `mcp_turn` and `mcp_added_latency`: a warm turn through it, and what that adds to the same turn
-//! by the client crate, each pair in the same moment.
+//! Figures of `windlass mcp`, the bridge between agents and the node:
+//!
+//! - `mcp_tools_list`: the time from its start to its list of tools, without a node.
+//! - `mcp_turn`: a warm turn through the bridge. The baseline is the same turn through the client crate.
+//! - `mcp_added_latency`: the difference between the two, in pairs.
+//! - `mcp_bridge_mib`: the proportional set size of the bridge after the turns.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -12,15 +14,15 @@ use serde_json::{Value, json};
 use windlass_testkit::TestNode;
 
 use super::figure::{Figure, millis};
-use super::node::{Bench, block_on, program};
-use super::{Plan, python};
+use super::node::{BenchNode, block_on, program};
+use super::{BenchPlan, python};
 use crate::machine::pss_mib;
 
 const STARTS: usize = 40;
 const ROUNDS: usize = 4000;
 const WARM_UP_ROUNDS: usize = 300;
 
-/// A bridge, spoken to line by line.
+/// A `windlass mcp` process and its JSON-RPC connection.
 struct Bridge {
     child: Child,
     input: ChildStdin,
@@ -29,7 +31,7 @@ struct Bridge {
 }
 
 impl Bridge {
-    /// Starts one with a node's directories and shakes hands.
+    /// Starts a bridge for a node and initializes the MCP connection.
     fn start(node: &TestNode) -> Result<Self> {
         let mut child = Command::new(node.program())
             .args(["mcp", "--python"])
@@ -47,21 +49,21 @@ impl Bridge {
         let hello =
             json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
         bridge.ask("initialize", hello)?;
-        bridge.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))?;
+        bridge.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))?;
         Ok(bridge)
     }
 
     fn ask(&mut self, method: &str, params: Value) -> Result<Value> {
         self.last += 1;
-        self.say(&json!({"jsonrpc": "2.0", "id": self.last, "method": method, "params": params}))?;
+        self.send(&json!({"jsonrpc": "2.0", "id": self.last, "method": method, "params": params}))?;
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         let mut answer: Value = serde_json::from_str(&line)?;
-        ensure!(answer["id"] == self.last, "the bridge said {line}");
+        ensure!(answer["id"] == self.last, "the bridge answered {line}");
         Ok(answer["result"].take())
     }
 
-    fn say(&mut self, message: &Value) -> Result<()> {
+    fn send(&mut self, message: &Value) -> Result<()> {
         Ok(self.input.write_all(format!("{message}\n").as_bytes())?)
     }
 
@@ -77,23 +79,23 @@ impl Drop for Bridge {
     }
 }
 
-pub fn starts(plan: &Plan) -> Result<Vec<Figure>> {
-    let nobody = TestNode::builder(program()?).prepare()?;
+pub fn starts(plan: &BenchPlan) -> Result<Vec<Figure>> {
+    let absent_node = TestNode::builder(program()?).prepare()?;
     let mut times = Vec::new();
     for _ in 0..plan.rounds(STARTS) {
         let started = Instant::now();
-        let mut bridge = Bridge::start(&nobody)?;
+        let mut bridge = Bridge::start(&absent_node)?;
         let listed = bridge.ask("tools/list", json!({}))?;
         times.push(started.elapsed());
         ensure!(listed["tools"].as_array().is_some_and(|tools| !tools.is_empty()), "no tools");
     }
-    ensure!(!nobody.dirs().socket().exists(), "a list of tools has started a node");
+    ensure!(!absent_node.dirs().socket().exists(), "tools/list started a node, but must not");
     Ok(vec![Figure::of_times("mcp_tools_list", &times)])
 }
 
-pub fn turns(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn turns(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
-        let bench = Bench::start().await?;
+        let bench = BenchNode::start().await?;
         let mut bridge = Bridge::start(&bench.node)?;
         let session = bench.session().await?;
         let (mut by_bridge, mut by_client) = (Vec::new(), Vec::new());

@@ -1,21 +1,21 @@
-//! `session_mib`: what one idle session started by exec takes, keeper and worker together, as proportional set
-//! size: shared pages count by their share. Beside a bare interpreter. `node_mib`: the node itself.
+//! `session_mib`: the memory of one idle session that is started by exec, keeper and worker together, as
+//! proportional set size. The baseline is a bare interpreter. `node_mib`: the memory of the node.
 
 use std::process::Stdio;
 
 use anyhow::{Context, Result};
 
 use super::figure::Figure;
-use super::node::{Bench, block_on};
-use super::{Plan, python};
+use super::node::{BenchNode, block_on};
+use super::{BenchPlan, python};
 use crate::machine::{Tree, pss_mib, pss_mib_of};
-use crate::start::StartBy;
+use crate::start::StartMethod;
 
 const SESSIONS: usize = 20;
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
-        let bench = Bench::start_by(StartBy::Exec).await?;
+        let bench = BenchNode::start_by(StartMethod::Exec).await?;
         let mut keepers = Vec::new();
         for _ in 0..plan.rounds(SESSIONS) {
             let session = bench.session().await?;
@@ -33,7 +33,7 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
     })
 }
 
-/// An interpreter that only waits, while it waits.
+/// The memory of an interpreter that waits for input.
 fn bare() -> Result<f64> {
     let mut child = python::command()
         .args(["-c", "print('up', flush=True); input()"])

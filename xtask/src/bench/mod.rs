@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: figures with their baselines, measured in one run on one machine. Each
-//! figure has a file of its own; this module chooses, runs and prints.
+//! `cargo xtask bench`: measures figures and their baselines in one run on one machine. Each measurement has
+//! its own file. This module selects the measurements, runs them and prints the figures.
 
 mod bare_pipe;
 mod bombs;
@@ -28,39 +28,42 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use self::figure::Figure;
-use crate::Verdict;
-use crate::start::StartBy;
+use crate::RunVerdict;
+use crate::start::StartMethod;
 
-/// A measurement: the figures it gives and how it takes them.
-struct Bench {
+/// A measurement: the names of its figures, and the function that measures them.
+struct Measurement {
     figures: &'static [&'static str],
     measure: Measure,
 }
 
-type Measure = fn(&Plan) -> Result<Vec<Figure>>;
+type Measure = fn(&BenchPlan) -> Result<Vec<Figure>>;
 
-/// Every measurement, in the order they run.
-const BENCHES: &[Bench] = &[
-    Bench { figures: &["bare_pipe"], measure: bare_pipe::measure },
-    Bench { figures: &["warm_turn", "warm_turn_followed"], measure: warm_turn::measure },
-    Bench {
+/// All measurements, in the order in which they run.
+const BENCHES: &[Measurement] = &[
+    Measurement { figures: &["bare_pipe"], measure: bare_pipe::measure },
+    Measurement { figures: &["warm_turn", "warm_turn_followed"], measure: warm_turn::measure },
+    Measurement {
         figures: &["turn_cpu_us", "turn_cpu_worker_us", "turn_cpu_node_us", "turn_cpu_keeper_us"],
         measure: turn_cpu::measure,
     },
-    Bench { figures: &["turns_per_s_1"], measure: throughput::one },
-    Bench { figures: &["turns_per_s_10"], measure: throughput::ten },
-    Bench { figures: &["turns_per_s_100"], measure: throughput::hundred },
-    Bench { figures: &["first_answer_exec", "first_answer_exec_np"], measure: first_answer::exec },
-    Bench {
+    Measurement { figures: &["turns_per_s_1"], measure: throughput::one },
+    Measurement { figures: &["turns_per_s_10"], measure: throughput::ten },
+    Measurement { figures: &["turns_per_s_100"], measure: throughput::hundred },
+    Measurement {
+        figures: &["first_answer_exec", "first_answer_exec_np"],
+        measure: first_answer::exec,
+    },
+    Measurement {
         figures: &["first_answer_zygote", "first_answer_zygote_np"],
         measure: first_answer::zygote,
     },
-    Bench {
+    Measurement {
         figures: &["first_answer_pool", "first_answer_pool_np", "first_answer_pool_np_own"],
         measure: first_answer::pool,
     },
-    Bench { figures: &["fork_live"], measure: fork_live::measure },
-    Bench {
+    Measurement { figures: &["fork_live"], measure: fork_live::measure },
+    Measurement {
         figures: &[
             "idle_session_mib",
             "idle_session_shared_mib",
@@ -73,50 +76,56 @@ const BENCHES: &[Bench] = &[
         ],
         measure: density::measure,
     },
-    Bench {
+    Measurement {
         figures: &["confined_first_answer", "confined_added", "bwrap_exec"],
         measure: confined::first_answers,
     },
-    Bench { figures: &["confined_warm_turn"], measure: confined::warm_turns },
-    Bench { figures: &["interrupt_sleep", "interrupt_busy"], measure: interrupt::measure },
-    Bench { figures: &["output_rate", "output_rss_growth_mib"], measure: output::measure },
-    Bench { figures: &["kill_recovery", "kill_lost_bytes"], measure: recovery::measure },
-    Bench { figures: &["session_mib", "node_mib"], measure: memory::measure },
-    Bench {
+    Measurement { figures: &["confined_warm_turn"], measure: confined::warm_turns },
+    Measurement { figures: &["interrupt_sleep", "interrupt_busy"], measure: interrupt::measure },
+    Measurement { figures: &["output_rate", "output_rss_growth_mib"], measure: output::measure },
+    Measurement { figures: &["kill_recovery", "kill_lost_bytes"], measure: recovery::measure },
+    Measurement { figures: &["session_mib", "node_mib"], measure: memory::measure },
+    Measurement {
         figures: &["tool_round_trip", "tool_950kb", "tool_38_concurrent"],
         measure: tools::measure,
     },
-    Bench { figures: &["mcp_tools_list"], measure: mcp::starts },
-    Bench { figures: &["mcp_turn", "mcp_added_latency", "mcp_bridge_mib"], measure: mcp::turns },
-    Bench { figures: &["turn_beside_busy", "work_beside_busy"], measure: fairness::measure },
-    Bench { figures: &["neighbour_quiet_p95", "neighbour_bombed_p95"], measure: bombs::measure },
+    Measurement { figures: &["mcp_tools_list"], measure: mcp::starts },
+    Measurement {
+        figures: &["mcp_turn", "mcp_added_latency", "mcp_bridge_mib"],
+        measure: mcp::turns,
+    },
+    Measurement { figures: &["turn_beside_busy", "work_beside_busy"], measure: fairness::measure },
+    Measurement {
+        figures: &["neighbour_quiet_p95", "neighbour_bombed_p95"],
+        measure: bombs::measure,
+    },
 ];
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only these figures
+    /// Measure only these figures
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// One JSON object a line instead of the table
+    /// Print one JSON object per line instead of the table
     #[arg(long)]
     json: bool,
-    /// Measure other tools beside: Jupyter, installed from PyPI into a virtual environment, and
-    /// bubblewrap, installed by apt-get if it is not there
+    /// Measure other tools too: Jupyter, installed from PyPI into a virtual environment, and
+    /// bubblewrap, installed by apt-get if it is missing
     #[arg(long)]
     peers: bool,
-    /// Only the figures of which something is promised; fails if a promise is not kept
+    /// Measure only the figures that have a promise; fail if a promise is not kept
     #[arg(long, conflicts_with_all = ["names", "quick"])]
     promised: bool,
-    /// Sessions of idle_session_* and sessions_answering*
+    /// The number of sessions for idle_session_* and sessions_answering*
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     sessions: u32,
-    /// How the sessions of idle_session_*, sessions_answering* and fork_live start
-    #[arg(long, value_enum, default_value_t = StartBy::Pool)]
-    start: StartBy,
-    /// Fewer rounds: shows that it works, not how well
+    /// How the sessions for idle_session_*, sessions_answering* and fork_live start
+    #[arg(long, value_enum, default_value_t = StartMethod::Pool)]
+    start: StartMethod,
+    /// Run a tenth of the rounds: a test of the measurements, not a measurement
     #[arg(long)]
     quick: bool,
-    /// So many rounds instead of each figure's own number, as in `kill_recovery --rounds 1000`
+    /// Run this many rounds instead of each figure's default, as in `kill_recovery --rounds 1000`
     #[arg(long, conflicts_with_all = ["promised", "quick"], value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: Option<u32>,
@@ -124,10 +133,10 @@ pub struct Args {
 
 /// How much to measure.
 #[derive(Debug, Clone, Copy)]
-pub struct Plan {
+pub struct BenchPlan {
     effort: Effort,
     sessions: usize,
-    start: StartBy,
+    start: StartMethod,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,8 +146,8 @@ enum Effort {
     Rounds(usize),
 }
 
-impl Plan {
-    /// `full` rounds, a tenth of them in a quick run, or as many as were asked for.
+impl BenchPlan {
+    /// `full` rounds, a tenth of them in a quick run, or the number of `--rounds`.
     fn rounds(self, full: usize) -> usize {
         match self.effort {
             Effort::Full => full,
@@ -148,7 +157,7 @@ impl Plan {
     }
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<RunVerdict> {
     if cfg!(debug_assertions) {
         return run_as_release();
     }
@@ -156,14 +165,14 @@ pub fn run(args: &Args) -> Result<Verdict> {
     for name in &args.names {
         if !known().any(|figure| figure == name) {
             let names: Vec<&str> = known().copied().collect();
-            bail!("no figure is called {name:?}; there are: {}", names.join(", "));
+            bail!("there is no figure {name:?}; the figures are: {}", names.join(", "));
         }
     }
     let asked = |figure: &str| match args.promised {
         true => promised::is_promised(figure),
         false => args.names.is_empty() || args.names.iter().any(|name| name == figure),
     };
-    let plan = Plan {
+    let plan = BenchPlan {
         effort: match args.rounds {
             Some(rounds) => Effort::Rounds(usize::try_from(rounds)?),
             None if args.quick => Effort::Quick,
@@ -181,12 +190,13 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let chosen = BENCHES.iter().filter(|bench| bench.figures.iter().any(|name| asked(name)));
     let measures = chosen.map(|bench| bench.measure);
     let peers: &[Measure] = if args.peers { &[peers::bwrap_pythons, peers::jupyter] } else { &[] };
-    let mut verdict = Verdict::Good;
+    let mut verdict = RunVerdict::Good;
     let mut taken = Vec::new();
     for (measure, is_peer) in
         measures.map(|own| (own, false)).chain(peers.iter().map(|peer| (*peer, true)))
     {
-        // Printed one by one: a long run shows how far it is. One that fails takes none with it.
+        // Figures are printed one by one, so a long run shows its progress. After a failure the other
+        // measurements run.
         match measure(&plan) {
             Ok(figures) => {
                 for figure in
@@ -198,25 +208,26 @@ pub fn run(args: &Args) -> Result<Verdict> {
             }
             Err(error) => {
                 eprintln!("error: {error:#}");
-                verdict = Verdict::Bad;
+                verdict = RunVerdict::Bad;
             }
         }
     }
     match args.promised {
-        true if promised::judge(&taken) == Verdict::Bad => Ok(Verdict::Bad),
+        true if promised::judge(&taken) == RunVerdict::Bad => Ok(RunVerdict::Bad),
         _ => Ok(verdict),
     }
 }
 
-/// The client in this process is half of what is measured, so it is built like the node is.
-fn run_as_release() -> Result<Verdict> {
+/// Runs this command again as a release build. The client in this process is part of what is measured, so it
+/// must be built like the node.
+fn run_as_release() -> Result<RunVerdict> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .args(["run", "--release", "--quiet", "--package", "xtask", "--"])
         .args(std::env::args_os().skip(1))
         .status()
         .context("cannot run cargo")?;
-    Ok(if status.success() { Verdict::Good } else { Verdict::Bad })
+    Ok(if status.success() { RunVerdict::Good } else { RunVerdict::Bad })
 }
 
 fn print(figure: &Figure, json: bool) -> Result<()> {

@@ -1,5 +1,5 @@
-//! A node to measure: the release build, in directories of its own, with a session on the
-//! measurements' Python.
+//! A node for measurements: a release build in its own directories. Its sessions use the Python of
+//! `bench::python`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,13 +11,13 @@ use windlass_protocol::api::{CreateSession, SubmitTurn, Turn};
 use windlass_testkit::{TestNode, TestNodeBuilder};
 
 use super::python;
-use crate::start::{START, StartBy};
+use crate::start::{START, StartMethod};
 use crate::workspace;
 
-/// How long one reply may wait.
+/// How long a submission waits for the end of its turn.
 const WAIT_MS: u64 = 60_000;
 
-/// Builds the release binary, if it is not built or another one named, and says where it is.
+/// Builds the release program, if `WINDLASS_XTASK_PROGRAM` names none, and returns its path.
 pub fn program() -> Result<PathBuf> {
     if let Some(program) = workspace::built()? {
         return Ok(program);
@@ -27,29 +27,29 @@ pub fn program() -> Result<PathBuf> {
         .args(["build", "--release", "--quiet", "--package", "windlass"])
         .status()
         .context("cannot run cargo")?;
-    ensure!(built.success(), "the release build failed");
+    ensure!(built.success(), "cargo build --release failed");
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
         || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")),
         PathBuf::from,
     );
     let program = target.join("release/windlass");
-    program.canonicalize().with_context(|| format!("no {}", program.display()))
+    program.canonicalize().with_context(|| format!("cargo built no {}", program.display()))
 }
 
 /// A node with one client.
-pub struct Bench {
+pub struct BenchNode {
     pub node: TestNode,
     pub client: Client,
 }
 
-impl Bench {
+impl BenchNode {
     pub async fn start() -> Result<Self> {
         Self::started(TestNode::builder(program()?)).await
     }
 
-    /// A node that starts its sessions in this way. Only exec is certain here: what else there is to
-    /// be ready for, and to be checked, is `crate::start`'s.
-    pub async fn start_by(start: StartBy) -> Result<Self> {
+    /// A node with this start method. It does not wait for a zygote or pool and does not check how sessions
+    /// start, so it is only for exec. `crate::start` has a node for the other methods.
+    pub async fn start_by(start: StartMethod) -> Result<Self> {
         Self::started(TestNode::builder(program()?).env(START, start.as_str())).await
     }
 
@@ -65,7 +65,7 @@ impl Bench {
         Ok(created.session.id)
     }
 
-    /// Runs code to its end.
+    /// Runs code and waits for the end of the turn.
     pub async fn run(&self, session: &SessionId, code: &str) -> Result<Turn> {
         Ok(self.client.submit_turn(session, &turn(code)).await?)
     }
@@ -80,7 +80,7 @@ pub fn turn(code: &str) -> SubmitTurn {
     SubmitTurn { code: code.to_owned(), wait_ms: WAIT_MS, ..SubmitTurn::default() }
 }
 
-/// Runs a measurement on a runtime like the clients have: one thread.
+/// Runs a measurement on a runtime with one thread, as clients do.
 pub fn block_on<T>(measurement: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(measurement)
 }

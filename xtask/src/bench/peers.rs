@@ -1,6 +1,7 @@
-//! The same things measured with Jupyter (jupyter_client and ipykernel from PyPI, in a virtual
-//! environment below the target directory), and `bwrap_python`: bubblewrap around an interpreter, to
-//! the first byte of its answer, the floor for any confined session that starts its own.
+//! Figures of other tools. `jupyter_*`: the same figures with Jupyter (jupyter_client and ipykernel from
+//! PyPI, in a virtual environment below the target directory). `bwrap_python`: the time from the start of
+//! bubblewrap with an interpreter to the first byte of its answer. A confined session that starts its own
+//! interpreter cannot be faster.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,10 +10,10 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::figure::{Figure, millis};
-use super::{Plan, python};
-use crate::start::Environment;
+use super::{BenchPlan, python};
+use crate::start::PythonEnvironment;
 
-/// Prints one JSON object: lists of milliseconds by figure, and mebibytes.
+/// The script prints one JSON object: for each figure a list of samples in milliseconds or MiB.
 const SCRIPT: &str = include_str!("jupyter.py");
 
 const ROUNDS: usize = 300;
@@ -20,14 +21,14 @@ const BWRAP_ROUNDS: usize = 40;
 const BWRAP_PANDAS_ROUNDS: usize = 15;
 
 #[derive(Debug, Deserialize)]
-struct Measured {
+struct JupyterSamples {
     warm_turn: Vec<f64>,
     first_answer: Vec<f64>,
     interrupt_sleep: Vec<f64>,
     session_mib: Vec<f64>,
 }
 
-pub fn jupyter(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn jupyter(plan: &BenchPlan) -> Result<Vec<Figure>> {
     let venv = prepare()?;
     let output = Command::new(venv.join("bin/python"))
         .args(["-c", SCRIPT, &plan.rounds(ROUNDS).to_string()])
@@ -37,7 +38,8 @@ pub fn jupyter(plan: &Plan) -> Result<Vec<Figure>> {
         .output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "the Jupyter measurement failed: {said}");
-    let measured: Measured = serde_json::from_slice(&output.stdout).context("no figures")?;
+    let measured: JupyterSamples = serde_json::from_slice(&output.stdout)
+        .context("the Jupyter measurement printed no figures")?;
     Ok(vec![
         Figure::of("jupyter_warm_turn", "ms", &measured.warm_turn),
         Figure::of("jupyter_first_answer", "ms", &measured.first_answer),
@@ -46,9 +48,9 @@ pub fn jupyter(plan: &Plan) -> Result<Vec<Figure>> {
     ])
 }
 
-/// `bwrap_python` and `bwrap_python_np`, each beside the same interpreter without a sandbox.
-pub fn bwrap_pythons(plan: &Plan) -> Result<Vec<Figure>> {
-    let pandas = Environment::with_pandas()?.interpreter;
+/// `bwrap_python` and `bwrap_python_np`. The baseline of each is the same interpreter without a sandbox.
+pub fn bwrap_pythons(plan: &BenchPlan) -> Result<Vec<Figure>> {
+    let pandas = PythonEnvironment::with_pandas()?.interpreter;
     Ok(vec![
         bwrap_python("bwrap_python", &python::path(), "print(1+1)", plan.rounds(BWRAP_ROUNDS))?,
         bwrap_python(
@@ -70,9 +72,9 @@ fn bwrap_python(name: &str, interpreter: &Path, code: &str, rounds: usize) -> Re
     Ok(Figure::of_times(name, &wrapped).beside(&millis(&bare)))
 }
 
-/// Installs bubblewrap where it is missing; the measurement itself is in `confined`.
+/// Installs bubblewrap if it is missing. The measurement is in `confined`.
 pub fn install_bwrap() -> Result<()> {
-    if super::confined::bwrap_is_there() {
+    if super::confined::bwrap_is_installed() {
         return Ok(());
     }
     let installed = Command::new("apt-get").args(["install", "--yes", "bubblewrap"]).status();
@@ -81,13 +83,13 @@ pub fn install_bwrap() -> Result<()> {
     Ok(())
 }
 
-/// The environment with the peers, made once.
+/// Creates the virtual environment with Jupyter, if it is missing, and returns its path.
 fn prepare() -> Result<PathBuf> {
     let venv = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench-peers")).to_owned();
     if !venv.join("bin/jupyter").exists() {
         let made = python::command().args(["-m", "venv"]).arg(&venv).status()?;
-        ensure!(made.success(), "cannot make a virtual environment");
-        // With the machine's settings: pip must find its packages.
+        ensure!(made.success(), "cannot create a virtual environment in {}", venv.display());
+        // This process's environment is passed on: pip needs its settings to find its index.
         let installed = Command::new(venv.join("bin/python"))
             .args(["-m", "pip", "install", "--quiet", "jupyter_client", "ipykernel"])
             .status()?;

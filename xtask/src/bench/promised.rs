@@ -1,7 +1,7 @@
-//! What is promised of the figures, and whether a run kept it.
+//! The promises about figures, and whether a run kept them.
 
 use super::figure::Figure;
-use crate::Verdict;
+use crate::RunVerdict;
 
 /// One promise about one figure.
 struct Promise {
@@ -10,7 +10,7 @@ struct Promise {
     bound: Bound,
 }
 
-/// Which number of a figure.
+/// The number of a figure that a promise is about.
 #[derive(Debug, Clone, Copy)]
 enum Part {
     P50,
@@ -33,20 +33,20 @@ const PROMISES: &[Promise] = &[
     Promise { figure: "turns_per_s_100", of: Part::Ratio, bound: Bound::AtLeast(0.5) },
 ];
 
-/// Whether anything is promised of the figure.
+/// Whether the figure has a promise.
 pub fn is_promised(figure: &str) -> bool {
     PROMISES.iter().any(|promise| promise.figure == figure)
 }
 
-/// Prints every promise beside what was measured. One without a figure is not kept.
-pub fn judge(figures: &[Figure]) -> Verdict {
+/// Prints every promise with the measured value. A promise without a measured figure is not kept.
+pub fn judge(figures: &[Figure]) -> RunVerdict {
     println!();
-    let mut verdict = Verdict::Good;
+    let mut verdict = RunVerdict::Good;
     for promise in PROMISES {
         let measured = promise.measured(figures);
         let kept = measured.is_some_and(|value| promise.bound.holds(value));
         if !kept {
-            verdict = Verdict::Bad;
+            verdict = RunVerdict::Bad;
         }
         println!("{}", promise.line(measured, kept));
     }
@@ -97,13 +97,13 @@ mod tests {
 
     #[test]
     fn a_promise_is_kept_at_its_bound_and_not_beyond_it() {
-        assert_eq!(judge(&all_at(3.0)), Verdict::Good);
-        assert_eq!(judge(&all_at(3.1)), Verdict::Bad);
+        assert_eq!(judge(&all_at(3.0)), RunVerdict::Good);
+        assert_eq!(judge(&all_at(3.1)), RunVerdict::Bad);
     }
 
     #[test]
     fn a_promise_without_a_figure_is_not_kept() {
-        assert_eq!(judge(&all_at(1.0)[1..]), Verdict::Bad);
-        assert_eq!(judge(&[]), Verdict::Bad);
+        assert_eq!(judge(&all_at(1.0)[1..]), RunVerdict::Bad);
+        assert_eq!(judge(&[]), RunVerdict::Bad);
     }
 }

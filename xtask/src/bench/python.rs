@@ -1,5 +1,5 @@
-//! The interpreter that measurements use: real CPython, in a clean environment, since inherited
-//! variables and site files slow its start and would measure the machine's setup.
+//! The interpreter for measurements: CPython in a clean environment. Inherited variables and site files would
+//! slow its start, and the figures would depend on the machine's setup.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// Names another interpreter for the measurements.
+/// The variable that names another interpreter for the measurements.
 const VARIABLE: &str = "WINDLASS_BENCH_PYTHON";
 
-/// The system's own; one managed by a tool may start through a shim.
+/// The system's Python. A Python of a version manager may start through a slow shim.
 const SYSTEM_PYTHON: &str = "/usr/bin/python3";
 
 /// The interpreter's path.
@@ -19,19 +19,19 @@ pub fn path() -> PathBuf {
     std::env::var_os(VARIABLE).map_or_else(|| SYSTEM_PYTHON.into(), PathBuf::from)
 }
 
-/// The interpreter with nothing of this process's environment.
+/// A command that runs the interpreter with no inherited variables.
 pub fn command() -> Command {
     command_of(path())
 }
 
-/// Another program in the same clean environment.
+/// A command that runs another program in the same clean environment.
 pub fn command_of(program: impl AsRef<Path>) -> Command {
     let mut command = Command::new(program.as_ref());
     command.env_clear().env("PATH", "/usr/bin:/bin").env("LANG", "C.UTF-8");
     command
 }
 
-/// From the start of a command to the first byte that it writes. It has ended when this returns.
+/// The time from the start of a command to the first byte of its output. Waits for the end of the command.
 pub fn first_byte(command: &mut Command) -> Result<Duration> {
     let started = Instant::now();
     let mut child = command
@@ -42,6 +42,6 @@ pub fn first_byte(command: &mut Command) -> Result<Duration> {
     let read = child.stdout.as_mut().context("no output")?.read_exact(&mut byte);
     let took = started.elapsed();
     child.wait()?;
-    read.with_context(|| format!("{command:?} said nothing"))?;
+    read.with_context(|| format!("{command:?} printed nothing"))?;
     Ok(took)
 }

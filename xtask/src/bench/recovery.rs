@@ -1,6 +1,6 @@
-//! `kill_recovery`: from SIGKILL of the node in the middle of a printing turn until a new node
-//! answers for that turn. `kill_lost_bytes`: bytes of its output that were lost, doubled or out of
-//! place after all the kills.
+//! `kill_recovery`: the time from SIGKILL of the node, while a turn prints, until a new node answers a
+//! request for that turn. `kill_lost_bytes`: the number of output bytes that are lost, doubled or out of
+//! order after all kills.
 
 use std::time::{Duration, Instant};
 
@@ -9,27 +9,27 @@ use windlass_protocol::Outcome;
 use windlass_protocol::api::{CreateSession, OutputQuery, SubmitTurn, TurnQuery};
 use windlass_testkit::turn_ended;
 
-use super::Plan;
+use super::BenchPlan;
 use super::figure::Figure;
-use super::node::{Bench, block_on, create};
+use super::node::{BenchNode, block_on, create};
 
 const KILLS: usize = 50;
-const PATIENCE: Duration = Duration::from_secs(120);
+const END_WAIT: Duration = Duration::from_secs(120);
 
 const QUOTA_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 
 /// The longest time between two kills.
 const PAUSE_MAX_MS: u64 = 60;
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
         let kills = plan.rounds(KILLS);
-        let mut bench = Bench::start().await?;
-        // All of a long run stays readable.
+        let mut bench = BenchNode::start().await?;
+        // The quota is large, so that the complete output of a long run stays readable.
         let create = CreateSession { output_quota_bytes: Some(QUOTA_BYTES), ..create() };
         let session = bench.client.create_session(&create).await?.session.id;
-        // It prints until a file tells it to stop, so that every kill hits it printing.
-        // In its workspace: what else lies below /tmp it cannot see.
+        // The turn prints until the file `stop` exists, so that every kill happens while it prints. The file
+        // is in the workspace, because the session cannot see other directories below /tmp.
         let workspace = bench.client.session(&session).await?.workspace;
         let stop = std::path::Path::new(&workspace).join("stop");
         let code = format!(
@@ -51,7 +51,7 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
             times.push(started.elapsed());
         }
         std::fs::write(&stop, "")?;
-        let ended = turn_ended(&bench.client, &session, &turn.id, PATIENCE).await?;
+        let ended = turn_ended(&bench.client, &session, &turn.id, END_WAIT).await?;
         ensure!(ended.outcome == Some(Outcome::Ok), "the turn ended as {:?}", ended.outcome);
         let wrong = wrong_bytes(&bench, &session, &turn.id.to_string()).await?;
         let mut lost = Figure::of("kill_lost_bytes", "bytes", &[wrong]);
@@ -60,9 +60,9 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
     })
 }
 
-/// How many bytes of the output differ from what was printed.
+/// The number of bytes of the output that differ from the expected output.
 async fn wrong_bytes(
-    bench: &Bench,
+    bench: &BenchNode,
     session: &windlass_protocol::SessionId,
     turn: &str,
 ) -> Result<f64> {
@@ -87,7 +87,7 @@ async fn wrong_bytes(
     Ok((differing + text.len().abs_diff(expected.len())) as f64)
 }
 
-/// A small generator: which moments are hit differs from run to run.
+/// A random generator. Its seed is the process id, so the times of the kills differ from run to run.
 struct Random(u64);
 
 impl Random {

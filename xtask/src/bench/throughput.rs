@@ -1,6 +1,6 @@
-//! `turns_per_s_1`, `_10`, `_100`: turns of `1+1` over so many sessions at once, one client and one
-//! task for each, all in this process's one thread, each asking again when it is answered. Beside as
-//! many bare python loops, driven in the same way over their pipes.
+//! `turns_per_s_1`, `_10`, `_100`: turns of `1+1` per second with 1, 10 or 100 sessions at once. Each session
+//! has one client and one task, which sends the next turn when the last is answered. All tasks run in one
+//! thread. The baseline is the same number of bare Python loops, driven in the same way over pipes.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -12,43 +12,45 @@ use tokio::task::JoinSet;
 use windlass_client::Client;
 use windlass_protocol::SessionId;
 
-use super::Plan;
-use super::bare_pipe::Loop;
+use super::BenchPlan;
+use super::bare_pipe::PythonLoop;
 use super::figure::Figure;
-use super::node::{Bench, block_on, turn};
+use super::node::{BenchNode, block_on, turn};
 
-/// Both sides are measured in turns of this many parts, so that a noisy moment hits both.
+/// Both sides alternate in this many parts, so that noise of the machine affects both.
 const PARTS: usize = 5;
 
-/// One part of one side, in tenths: a quick run takes one.
+/// The length of one part of one side, in tenths. A quick run measures one tenth.
 const TENTHS: usize = 10;
 const TENTH: Duration = Duration::from_millis(100);
 
-/// Turns of each session, or lines of each loop, before the first that counts.
+/// Turns of each session, or lines of each loop, before the measurement.
 const WARM_UP_ROUNDS: usize = 50;
 
-pub fn one(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn one(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(side_by_side(1, plan))
 }
 
-pub fn ten(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn ten(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(side_by_side(10, plan))
 }
 
-pub fn hundred(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn hundred(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(side_by_side(100, plan))
 }
 
-async fn side_by_side(width: usize, plan: &Plan) -> Result<Vec<Figure>> {
+async fn side_by_side(width: usize, plan: &BenchPlan) -> Result<Vec<Figure>> {
     let time = TENTH * u32::try_from(plan.rounds(TENTHS))?;
-    let bench = Bench::start().await?;
+    let bench = BenchNode::start().await?;
     let mut sessions = Vec::new();
     for _ in 0..width {
-        let session = Session { client: bench.node.client().await?, id: bench.session().await? };
-        sessions.push(Driven::Session(session));
+        let session =
+            SessionDriver { client: bench.node.client().await?, id: bench.session().await? };
+        sessions.push(Responder::SessionDriver(session));
     }
-    let mut loops =
-        (0..width).map(|_| Pipe::start().map(Driven::Pipe)).collect::<Result<Vec<_>>>()?;
+    let mut loops = (0..width)
+        .map(|_| AsyncPipe::start().map(Responder::AsyncPipe))
+        .collect::<Result<Vec<_>>>()?;
     warm_up(&mut sessions).await?;
     warm_up(&mut loops).await?;
     let (mut turns, mut lines) = (Vec::new(), Vec::new());
@@ -59,22 +61,22 @@ async fn side_by_side(width: usize, plan: &Plan) -> Result<Vec<Figure>> {
     Ok(vec![Figure::of(&format!("turns_per_s_{width}"), "1/s", &turns).beside(&lines)])
 }
 
-/// One that answers: both sides are driven by the same code.
-enum Driven {
-    Session(Session),
-    Pipe(Pipe),
+/// A session or a bare loop. The same code drives both.
+enum Responder {
+    SessionDriver(SessionDriver),
+    AsyncPipe(AsyncPipe),
 }
 
-impl Driven {
+impl Responder {
     async fn round(&mut self) -> Result<()> {
         match self {
-            Self::Session(session) => session.round().await,
-            Self::Pipe(pipe) => pipe.round().await,
+            Self::SessionDriver(session) => session.round().await,
+            Self::AsyncPipe(pipe) => pipe.round().await,
         }
     }
 }
 
-async fn warm_up(all: &mut [Driven]) -> Result<()> {
+async fn warm_up(all: &mut [Responder]) -> Result<()> {
     for one in all {
         for _ in 0..WARM_UP_ROUNDS {
             one.round().await?;
@@ -83,8 +85,8 @@ async fn warm_up(all: &mut [Driven]) -> Result<()> {
     Ok(())
 }
 
-/// Answers per second of all together, each in a closed loop.
-async fn rate(all: &mut Vec<Driven>, time: Duration) -> Result<f64> {
+/// Answers per second of all responders together. Each gets its next request when it has answered.
+async fn rate(all: &mut Vec<Responder>, time: Duration) -> Result<f64> {
     let mut loops = JoinSet::new();
     let began = Instant::now();
     for mut one in all.drain(..) {
@@ -106,12 +108,12 @@ async fn rate(all: &mut Vec<Driven>, time: Duration) -> Result<f64> {
     Ok(rounds as f64 / began.elapsed().as_secs_f64())
 }
 
-struct Session {
+struct SessionDriver {
     client: Client,
     id: SessionId,
 }
 
-impl Session {
+impl SessionDriver {
     async fn round(&mut self) -> Result<()> {
         let turn = self.client.submit_turn(&self.id, &turn("1+1")).await?;
         ensure!(turn.output.text == "2\n", "the turn answered {:?}", turn.output.text);
@@ -119,17 +121,17 @@ impl Session {
     }
 }
 
-/// A bare loop with its pipes in this runtime.
-struct Pipe {
-    _loop: Loop,
+/// A bare loop with asynchronous pipes.
+struct AsyncPipe {
+    _loop: PythonLoop,
     stdin: Sender,
     stdout: BufReader<Receiver>,
     answer: String,
 }
 
-impl Pipe {
+impl AsyncPipe {
     fn start() -> Result<Self> {
-        let (of, stdin, stdout) = Loop::start()?;
+        let (of, stdin, stdout) = PythonLoop::start()?;
         let ends = Sender::from_owned_fd(stdin.into())
             .and_then(|stdin| Ok((stdin, Receiver::from_owned_fd(stdout.into())?)));
         let (stdin, stdout) = ends.context("cannot wait for the loop's pipes")?;

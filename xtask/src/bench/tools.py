@@ -1,5 +1,5 @@
-"""The two sides of the tool figures, in Python as users have them: `host` offers the tools with the
-SDK; `bare` is what nothing can be faster than, two processes and a socket. Prints JSON."""
+"""Two programs for the tool figures: `host` offers the tools with the Python SDK; `bare` measures the baseline,
+two processes and a socket, and prints its times as JSON."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import time
 
 
 def host(session):
-    """Offer the tools to the session until standard input ends."""
+    """Offers the tools to the session until standard input is closed."""
     from windlass import Windlass
 
     with Windlass() as node:
@@ -29,7 +29,7 @@ def host(session):
 
 
 def bare(rounds, bytes_each_way):
-    """Round trips between two processes: one byte for one byte, or JSON text of so many bytes."""
+    """Measures round trips between two processes: one byte each way, or JSON with text of that size."""
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
         ours.close()

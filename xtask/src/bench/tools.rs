@@ -1,6 +1,9 @@
-//! Host tools, with Python on both ends: the SDK offers them, real code calls them, and the times are
-//! taken in the code. `tool_round_trip` beside a bare socket between two Pythons, `tool_950kb` beside
-//! the same with JSON of that size both ways, `tool_38_concurrent` for 38 calls that take 100 ms each.
+//! Host tools with Python on both ends: the Python SDK offers the tools, and code in a session calls them and
+//! takes the times.
+//!
+//! - `tool_round_trip`: one call. The baseline is a bare socket between two Python processes.
+//! - `tool_950kb`: one call with 950 kB of JSON each way. The baseline sends the same over a bare socket.
+//! - `tool_38_concurrent`: 38 concurrent calls that take 100 ms each.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -10,14 +13,14 @@ use anyhow::{Context, Result, ensure};
 use windlass_protocol::{Outcome, SessionId};
 
 use super::figure::{Figure, millis};
-use super::node::{Bench, block_on};
-use super::{Plan, python};
+use super::node::{BenchNode, block_on};
+use super::{BenchPlan, python};
 use crate::workspace;
 
-/// Both sides of the tool figures.
+/// The script with the tool host and the baseline.
 const SCRIPT: &str = "xtask/src/bench/tools.py";
 
-/// Where the SDK is.
+/// The directory of the Python SDK.
 const SDK: &str = "sdk/python/src";
 
 const ROUNDS: usize = 4000;
@@ -25,10 +28,11 @@ const LARGE_ROUNDS: usize = 80;
 const CONCURRENT_ROUNDS: usize = 20;
 const LARGE_BYTES: usize = 950_000;
 
-/// Both sides are measured in turns of this many parts, so that a noisy moment hits both.
+/// Both sides alternate in this many parts, so that noise of the machine affects both.
 const PARTS: usize = 4;
 
-/// What the code does: `times(n, act)` gives the nanoseconds of each round.
+/// Code that defines `times(n, act)`, which returns the nanoseconds of each round, and the measured
+/// functions.
 const PRELUDE: &str = "
 import asyncio, json, time
 text = 'x' * 950_000
@@ -45,13 +49,13 @@ async def at_once():
     assert await asyncio.gather(*[tools.wait(ms=100) for _ in range(38)]) == [100] * 38
 ";
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
-        let bench = Bench::start().await?;
+        let bench = BenchNode::start().await?;
         let session = bench.session().await?;
-        let _host = Host::start(&bench, &session)?;
+        let _host = ToolHost::start(&bench, &session)?;
         let ran = bench.run(&session, PRELUDE).await?;
-        ensure!(ran.outcome == Some(Outcome::Ok), "the code said {}", ran.output.text);
+        ensure!(ran.outcome == Some(Outcome::Ok), "the code failed: {}", ran.output.text);
         let small = |rounds| format!("times({rounds}, lambda: tools.echo(value=1))");
         let large = |rounds| format!("times({rounds}, large)");
         times(&bench, &session, &small(300)).await?;
@@ -67,7 +71,7 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
             large_calls.extend(times(&bench, &session, &large(rounds)).await?);
             bare_large.extend(bare_round_trips(rounds, LARGE_BYTES)?);
         }
-        // The first fan-out starts the host's threads.
+        // The first concurrent calls start the threads of the tool host.
         let at_once = |rounds| format!("times({rounds}, lambda: asyncio.run(at_once()))");
         times(&bench, &session, &at_once(1)).await?;
         let concurrent = times(&bench, &session, &at_once(plan.rounds(CONCURRENT_ROUNDS))).await?;
@@ -79,14 +83,14 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
     })
 }
 
-/// The times that the code took, which it prints as JSON.
-async fn times(bench: &Bench, session: &SessionId, code: &str) -> Result<Vec<Duration>> {
+/// Runs code that prints its times as JSON, and returns them.
+async fn times(bench: &BenchNode, session: &SessionId, code: &str) -> Result<Vec<Duration>> {
     let submit = windlass_protocol::api::SubmitTurn {
         output_bytes_max: Some(1 << 20),
         ..super::node::turn(&format!("print(json.dumps({code}))"))
     };
     let turn = bench.client.submit_turn(session, &submit).await?;
-    ensure!(turn.outcome == Some(Outcome::Ok), "the code said {}", turn.output.text);
+    ensure!(turn.outcome == Some(Outcome::Ok), "the code failed: {}", turn.output.text);
     nanoseconds(&turn.output.text)
 }
 
@@ -98,7 +102,7 @@ fn bare_round_trips(rounds: usize, bytes: usize) -> Result<Vec<Duration>> {
 
 fn nanoseconds(json: &str) -> Result<Vec<Duration>> {
     let times: Vec<u64> =
-        serde_json::from_str(json).with_context(|| format!("no times: {json}"))?;
+        serde_json::from_str(json).with_context(|| format!("the code printed no times: {json}"))?;
     Ok(times.into_iter().map(Duration::from_nanos).collect())
 }
 
@@ -108,13 +112,13 @@ fn script() -> Command {
     command
 }
 
-/// The process that offers the tools; ended on drop.
-struct Host {
+/// The process that offers the tools. Dropping it ends the process.
+struct ToolHost {
     child: Child,
 }
 
-impl Host {
-    fn start(bench: &Bench, session: &SessionId) -> Result<Self> {
+impl ToolHost {
+    fn start(bench: &BenchNode, session: &SessionId) -> Result<Self> {
         let dirs = bench.node.dirs();
         let mut child = script()
             .args(["host", session.as_str()])
@@ -126,16 +130,16 @@ impl Host {
             .stdout(Stdio::piped())
             .spawn()?;
         let mut line = String::new();
-        BufReader::new(child.stdout.take().context("the host has an output")?)
+        BufReader::new(child.stdout.take().context("the tool host has no standard output")?)
             .read_line(&mut line)?;
-        ensure!(line == "ready\n", "the host said {line:?}");
+        ensure!(line == "ready\n", "the tool host printed {line:?} instead of ready");
         Ok(Self { child })
     }
 }
 
-impl Drop for Host {
+impl Drop for ToolHost {
     fn drop(&mut self) {
-        // Only fails when it has ended already, which is what is wanted.
+        // Fails only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

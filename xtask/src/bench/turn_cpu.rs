@@ -3,18 +3,18 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::Plan;
+use super::BenchPlan;
 use super::figure::Figure;
-use super::node::{Bench, block_on};
+use super::node::{BenchNode, block_on};
 use crate::machine::{Tree, cpu_us, pids_inwards};
 
 const PARTS: usize = 20;
 const TURNS: usize = 4000;
 const WARM_UP_TURNS: usize = 500;
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
-        let bench = Bench::start().await?;
+        let bench = BenchNode::start().await?;
         let session = bench.session().await?;
         for _ in 0..WARM_UP_TURNS {
             bench.run(&session, "1+1").await?;

@@ -1,6 +1,6 @@
-//! `warm_turn`: `1+1` in a session that is up, from the client's call to its answer, beside the
-//! bare pipe in the same run. `warm_turn_followed`: the same as the CLI does it, which submits a
-//! turn and follows the session's events until it ends.
+//! `warm_turn`: the time of `1+1` in a warm session, from the client's call to its answer.
+//! `warm_turn_followed`: the same as the CLI does it, which submits the turn and follows the session's events
+//! until the turn ends. The baseline of both is the bare pipe in the same run.
 
 use std::time::Instant;
 
@@ -10,18 +10,18 @@ use windlass_protocol::api::SubmitTurn;
 use windlass_protocol::event::EventKind;
 
 use super::figure::{Figure, millis};
-use super::node::{Bench, block_on};
-use super::{Plan, bare_pipe};
+use super::node::{BenchNode, block_on};
+use super::{BenchPlan, bare_pipe};
 
 const ROUNDS: usize = 4000;
 const WARM_UP_ROUNDS: usize = 300;
 
-/// Both sides are measured in turns of this many parts, so that a noisy moment hits both.
+/// Both sides alternate in this many parts, so that noise of the machine affects both.
 const PARTS: usize = 4;
 
-pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
+pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {
-        let bench = Bench::start().await?;
+        let bench = BenchNode::start().await?;
         let session = bench.session().await?;
         for _ in 0..WARM_UP_ROUNDS {
             bench.run(&session, "1+1").await?;
@@ -57,7 +57,7 @@ pub fn measure(plan: &Plan) -> Result<Vec<Figure>> {
         let pipes = millis(&pipes);
         Ok(vec![
             Figure::of_times("warm_turn", &turns).beside(&pipes),
-            // The first one reads all the events before it.
+            // The first round also reads all earlier events, so it does not count.
             Figure::of_times("warm_turn_followed", &followed[1..]).beside(&pipes),
         ])
     })

@@ -1,19 +1,19 @@
-//! The contract's lines: number and sentence, read from its text, and the numbers in test names.
+//! Reads the lines of the contract, each with its number and sentence, and the line numbers in test names.
 
 use anyhow::{Result, bail};
 
-use super::report::Case;
+use super::report::ContractTest;
 
 /// One promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
+pub struct ContractLine {
     pub number: u8,
     pub sentence: String,
 }
 
-/// Reads the lines that start with `- NN `, in order. A number that comes twice is an error.
-pub fn parse(text: &str) -> Result<Vec<Line>> {
-    let mut lines: Vec<Line> = Vec::new();
+/// Reads the lines that start with `- NN `, in order. Two lines with the same number are an error.
+pub fn parse(text: &str) -> Result<Vec<ContractLine>> {
+    let mut lines: Vec<ContractLine> = Vec::new();
     for line in text.lines() {
         let Some((number, sentence)) =
             line.strip_prefix("- ").and_then(|rest| rest.split_once(' '))
@@ -22,25 +22,25 @@ pub fn parse(text: &str) -> Result<Vec<Line>> {
         };
         let Some(number) = two_digits(number) else { continue };
         if lines.iter().any(|line| line.number == number) {
-            bail!("the contract has two lines {number:02}");
+            bail!("docs/contract.md has two lines {number:02}");
         }
-        lines.push(Line { number, sentence: sentence.trim().to_owned() });
+        lines.push(ContractLine { number, sentence: sentence.trim().to_owned() });
     }
     if lines.is_empty() {
-        bail!("the contract has no lines");
+        bail!("docs/contract.md has no line that starts with `- NN `");
     }
     Ok(lines)
 }
 
-/// The line a test holds: the `NN` in `contract_NN_short_sentence`, in any module.
+/// The line that a test checks: the `NN` in `contract_NN_short_sentence`, in any module.
 pub fn number_of(test: &str) -> Option<u8> {
     let name = test.rsplit("::").next().unwrap_or(test);
     let (number, _) = name.strip_prefix("contract_")?.split_once('_')?;
     two_digits(number)
 }
 
-/// Tests that name no line.
-pub fn unknown(cases: &[Case], lines: &[Line]) -> Vec<String> {
+/// Tests whose name has no number of a line.
+pub fn unknown(cases: &[ContractTest], lines: &[ContractLine]) -> Vec<String> {
     let known = |name: &str| {
         number_of(name).is_some_and(|number| lines.iter().any(|line| line.number == number))
     };

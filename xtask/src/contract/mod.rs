@@ -1,5 +1,5 @@
-//! `cargo xtask contract`: runs the tests that hold the promises of `docs/contract.md` and prints
-//! which of them hold. It decides nothing about a test: nextest runs it, this counts.
+//! `cargo xtask contract`: runs the tests of the promises in `docs/contract.md` and prints which promises
+//! hold. nextest runs the tests; this module counts their results.
 
 mod lines;
 mod report;
@@ -12,24 +12,25 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use self::lines::Line;
-use self::report::Case;
-use crate::Verdict;
+use self::lines::ContractLine;
+use self::report::ContractTest;
+use crate::RunVerdict;
 use crate::load::Load;
 use crate::workspace;
 
-/// The contract in words.
+/// The page with all promises.
 const CONTRACT: &str = "docs/contract.md";
 
-/// The nextest profile in `.config/nextest.toml`: which tests, one at a time, and a JUnit report.
+/// The nextest profile in `.config/nextest.toml`. It selects the tests, runs one at a time, and writes a
+/// JUnit report.
 const PROFILE: &str = "contract";
 
-/// The store in `.config/nextest.toml`; it does not follow CARGO_TARGET_DIR.
+/// The `store` in `.config/nextest.toml`. nextest does not apply CARGO_TARGET_DIR to it.
 const REPORTS: &str = "target/nextest";
 
-const NO_NEXTEST: &str = "cannot run cargo nextest (is cargo-nextest there?)";
+const NO_NEXTEST: &str = "cannot run cargo nextest; install it with `cargo install cargo-nextest`";
 
-/// The lines that this release promises; one of them without a test is a failure.
+/// The lines that this release promises. A line of these without a test is a failure.
 const EXPECTED: &[std::ops::RangeInclusive<u8>] = &[1..=58, 60..=74, 79..=79];
 
 #[derive(Debug, clap::Args)]
@@ -37,39 +38,39 @@ pub struct Args {
     /// Run everything this many times and report lines that pass only sometimes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
-    /// Keep two busy-loop processes running meanwhile
+    /// Run two busy-loop processes beside the tests
     #[arg(long)]
     load: bool,
-    /// Only these lines, as `07 21`
+    /// Run only these lines, such as `07 21`
     #[arg(value_name = "NN")]
     numbers: Vec<u8>,
 }
 
-/// What the runs showed of one line.
+/// The results of one line in all runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Tally {
     passed: u32,
     failed: u32,
-    /// Runs in which one of its tests could not run, and none failed.
+    /// The number of runs in which no test failed, but one of them could not run.
     skipped: u32,
-    /// The slowest run.
+    /// The time of the slowest run.
     time: Duration,
-    /// Tests that failed in some run, each once, with what they said the first time.
+    /// Tests that failed in a run, each once, with the message of the first failure.
     failures: Vec<(String, String)>,
-    /// Tests that could not run, each once, with their reason.
+    /// Tests that could not run, each once, with the reason.
     skips: Vec<(String, String)>,
 }
 
-/// How a line came out of one run: the worst of its tests.
+/// The result of a line in one run: that of its worst test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Came {
+enum LineResult {
     Passed,
     Skipped,
     Failed,
 }
 
-impl Came {
-    fn of(case: &Case) -> Self {
+impl LineResult {
+    fn of(case: &ContractTest) -> Self {
         match (case.passed, &case.skipped) {
             (false, _) => Self::Failed,
             (true, Some(_)) => Self::Skipped,
@@ -78,7 +79,7 @@ impl Came {
     }
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<RunVerdict> {
     let text = fs::read_to_string(workspace::root().join(CONTRACT))
         .with_context(|| format!("cannot read {CONTRACT}"))?;
     let mut lines = lines::parse(&text)?;
@@ -108,18 +109,18 @@ pub fn run(args: &Args) -> Result<Verdict> {
     Ok(close(&lines, &tallies, &unknown, args.runs, started.elapsed()))
 }
 
-/// Builds what the runs need, so that load slows only them and their time is their own.
+/// Builds the tests before the runs, so that the measured times contain no build.
 fn build() -> Result<()> {
     let mut nextest = nextest();
     let status = nextest.arg("--no-run").status().context(NO_NEXTEST)?;
-    ensure!(status.success(), "the tests could not be built");
+    ensure!(status.success(), "cargo nextest could not build the tests");
     Ok(())
 }
 
 fn nextest() -> Command {
     let mut nextest = workspace::cargo();
     nextest.args(["nextest", "run", "--workspace", "--profile", PROFILE]);
-    // Cargo's own variables describe xtask, not the tests.
+    // These variables describe the package xtask. The tests must not inherit them.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
@@ -129,11 +130,11 @@ fn nextest() -> Command {
     nextest
 }
 
-/// Runs the tests once. A failing test is a case like any other; an error here means that nextest
-/// could not run them.
-fn run_once(numbers: &[u8]) -> Result<Vec<Case>> {
+/// Runs the tests once. A failed test is part of the result. An error means that nextest could not run the
+/// tests.
+fn run_once(numbers: &[u8]) -> Result<Vec<ContractTest>> {
     let report = workspace::root().join(REPORTS).join(PROFILE).join("junit.xml");
-    // Nextest writes no report when no test matches: an old one must not speak for this run.
+    // nextest writes no report if no test matches. An old report must not be taken for this run's.
     match fs::remove_file(&report) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(error).with_context(|| format!("cannot remove {}", report.display()));
@@ -151,59 +152,60 @@ fn run_once(numbers: &[u8]) -> Result<Vec<Case>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && status.success() => {
             Ok(Vec::new())
         }
-        Err(_) => bail!("the tests could not be run: nextest ended with {status}"),
+        Err(_) => bail!("nextest could not run the tests: it ended with {status}"),
     }
 }
 
-/// Adds one run. A line passes when all its tests do; it is skipped when one of them could not run.
-fn tally(tallies: &mut BTreeMap<u8, Tally>, cases: &[Case]) {
-    let mut run: BTreeMap<u8, (Came, Duration)> = BTreeMap::new();
+/// Adds the results of one run. A line passes if all its tests pass. It is skipped if one of them could not
+/// run.
+fn tally(tallies: &mut BTreeMap<u8, Tally>, cases: &[ContractTest]) {
+    let mut run: BTreeMap<u8, (LineResult, Duration)> = BTreeMap::new();
     for case in cases {
         let Some(number) = lines::number_of(&case.name) else { continue };
-        let line = run.entry(number).or_insert((Came::Passed, Duration::ZERO));
-        line.0 = line.0.max(Came::of(case));
+        let line = run.entry(number).or_insert((LineResult::Passed, Duration::ZERO));
+        line.0 = line.0.max(LineResult::of(case));
         line.1 += case.time;
         let tally = tallies.entry(number).or_default();
         if !case.passed {
-            note(&mut tally.failures, &case.name, &case.reason);
+            add_once(&mut tally.failures, &case.name, &case.reason);
         } else if let Some(reason) = &case.skipped {
-            note(&mut tally.skips, &case.name, reason);
+            add_once(&mut tally.skips, &case.name, reason);
         }
     }
-    for (number, (came, time)) in run {
+    for (number, (result, time)) in run {
         let tally = tallies.entry(number).or_default();
-        tally.passed += u32::from(came == Came::Passed);
-        tally.skipped += u32::from(came == Came::Skipped);
-        tally.failed += u32::from(came == Came::Failed);
+        tally.passed += u32::from(result == LineResult::Passed);
+        tally.skipped += u32::from(result == LineResult::Skipped);
+        tally.failed += u32::from(result == LineResult::Failed);
         tally.time = tally.time.max(time);
     }
 }
 
-/// Keeps what a test said the first time.
-fn note(list: &mut Vec<(String, String)>, test: &str, reason: &str) {
+/// Adds a test with its message, unless the list has the test already.
+fn add_once(list: &mut Vec<(String, String)>, test: &str, reason: &str) {
     if !list.iter().any(|(name, _)| name == test) {
         list.push((test.to_owned(), reason.to_owned()));
     }
 }
 
-/// Prints the table, what is wrong with it, and the closing line.
+/// Prints the table, the failures and skips, and the last line with the counts.
 fn close(
-    lines: &[Line],
+    lines: &[ContractLine],
     tallies: &BTreeMap<u8, Tally>,
     unknown: &[String],
     runs: u32,
     took: Duration,
-) -> Verdict {
+) -> RunVerdict {
     let rows = table::rows(lines, tallies, runs);
     print!("{}", table::render(&rows, runs));
-    let mut verdict = Verdict::Good;
+    let mut verdict = RunVerdict::Good;
     for name in unknown {
-        println!("unknown: {name} names no line of {CONTRACT}");
-        verdict = Verdict::Bad;
+        println!("unknown: {CONTRACT} has no line for the test {name}");
+        verdict = RunVerdict::Bad;
     }
     for row in &rows {
-        if row.state == table::State::Failed {
-            verdict = Verdict::Bad;
+        if row.state == table::LineState::Failed {
+            verdict = RunVerdict::Bad;
             for (test, reason) in &tallies[&row.number].failures {
                 println!("failed: line {:02}: {test}", row.number);
                 reason.lines().for_each(|line| println!("    {line}"));
@@ -211,27 +213,30 @@ fn close(
         }
     }
     print_skips(tallies);
-    let missing = rows.iter().filter(|row| row.state == table::State::Missing);
+    let missing = rows.iter().filter(|row| row.state == table::LineState::Missing);
     let missing: Vec<String> = missing
         .filter(|row| is_expected(row.number))
         .map(|row| format!("{:02}", row.number))
         .collect();
     if !missing.is_empty() {
-        println!("missing, though this release promises them: {}", missing.join(" "));
-        verdict = Verdict::Bad;
+        println!(
+            "missing: this release promises these lines, but they have no test: {}",
+            missing.join(" ")
+        );
+        verdict = RunVerdict::Bad;
     }
     println!("took {:.1} s", took.as_secs_f64());
     let count = |state| rows.iter().filter(|row| row.state == state).count();
     println!(
         "{} passed, {} failed, {} skipped",
-        count(table::State::Passed),
-        count(table::State::Failed),
-        count(table::State::Missing) + count(table::State::Skipped)
+        count(table::LineState::Passed),
+        count(table::LineState::Failed),
+        count(table::LineState::Missing) + count(table::LineState::Skipped)
     );
     verdict
 }
 
-/// Says of each test that could not run why.
+/// Prints each test that could not run, with the reason.
 fn print_skips(tallies: &BTreeMap<u8, Tally>) {
     for (number, tally) in tallies {
         for (test, reason) in &tally.skips {
@@ -248,9 +253,9 @@ fn is_expected(number: u8) -> bool {
 mod tests {
     use super::*;
 
-    fn case(name: &str, passed: bool, millis: u64) -> Case {
+    fn case(name: &str, passed: bool, millis: u64) -> ContractTest {
         let (time, reason) = (Duration::from_millis(millis), format!("{millis} ms"));
-        Case { name: name.to_owned(), passed, skipped: None, time, reason }
+        ContractTest { name: name.to_owned(), passed, skipped: None, time, reason }
     }
 
     #[test]
@@ -275,8 +280,8 @@ mod tests {
     fn a_line_with_a_test_that_could_not_run_is_skipped() {
         let mut tallies = BTreeMap::new();
         let skipped = Some("no disk".to_owned());
-        let without = Case { skipped, ..case("contract_31_full", true, 5) };
-        let also = Case { name: "contract_32_cut".to_owned(), ..without.clone() };
+        let without = ContractTest { skipped, ..case("contract_31_full", true, 5) };
+        let also = ContractTest { name: "contract_32_cut".to_owned(), ..without.clone() };
         tally(
             &mut tallies,
             &[case("contract_31_a", true, 1), without, case("contract_32_b", false, 1), also],
@@ -294,7 +299,7 @@ mod tests {
         for number in [1, 6, 10, 15, 49, 58, 60, 65, 66, 72, 73, 74, 79] {
             assert!(is_expected(number), "{number}");
         }
-        // There are no such lines.
+        // The contract has no such lines.
         for number in [0, 59, 75, 80] {
             assert!(!is_expected(number), "{number}");
         }

@@ -1,37 +1,36 @@
-//! Nextest's JUnit report, as far as it is needed: each test's name, time, and whether it passed, or
-//! why not.
+//! Reads nextest's JUnit report: the name, time and result of each test.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use quick_junit::{Report, TestCase, TestCaseStatus};
 
-/// Characters of a failure's reason that are shown; the test's own output has the rest.
+/// The most characters of a failure message. The output of the test has the rest.
 const REASON_CHARS_MAX: usize = 1000;
 
-/// What starts the line in which a test says why it could not run.
+/// The start of the line with which a test says why it could not run.
 const SKIP_MARK: &str = "contract-skip: ";
 
 /// One test of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Case {
+pub struct ContractTest {
     pub name: String,
     pub passed: bool,
     /// Why the test, or a part of it, could not run here.
     pub skipped: Option<String>,
     pub time: Duration,
-    /// Where and with which words it failed; empty if it passed, or if it did not say.
+    /// The failure message with its location. Empty if the test passed or printed none.
     pub reason: String,
 }
 
-pub fn parse(xml: &str) -> Result<Vec<Case>> {
+pub fn parse(xml: &str) -> Result<Vec<ContractTest>> {
     let report =
-        Report::deserialize_from_str(xml).context("the report of the tests is malformed")?;
+        Report::deserialize_from_str(xml).context("cannot parse nextest's JUnit report")?;
     let cases = report.test_suites.into_iter().flat_map(|suite| suite.test_cases);
-    Ok(cases.map(Case::from).collect())
+    Ok(cases.map(ContractTest::from).collect())
 }
 
-impl From<TestCase> for Case {
+impl From<TestCase> for ContractTest {
     fn from(case: TestCase) -> Self {
         let reason = match &case.status {
             TestCaseStatus::NonSuccess { description: Some(text), .. } => reason(text.as_str()),
@@ -53,7 +52,7 @@ fn skip_reason(output: &str) -> Option<String> {
     Some(shortened(reason))
 }
 
-/// The message of a test that panicked, without its stack.
+/// The panic message of a test, without the backtrace.
 fn reason(text: &str) -> String {
     shortened(text.split("\nstack backtrace:").next().unwrap_or_default())
 }

@@ -1,47 +1,47 @@
-//! The contract's table: one row a line, as text.
+//! The table of the contract as text: one row per line of the contract.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
 use super::Tally;
-use super::lines::Line;
+use super::lines::ContractLine;
 
-/// Characters of a sentence that are shown.
+/// The most characters of a sentence in the table.
 const SENTENCE_CHARS_MAX: usize = 78;
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct ContractRow {
     pub number: u8,
-    pub state: State,
+    pub state: LineState,
     sentence: String,
-    /// Runs it passed in, of those it ran in.
+    /// The number of runs in which the line passed, and of those in which it ran.
     passed: u32,
     ran: u32,
     time: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum LineState {
     Passed,
-    /// In one run at least.
+    /// A test failed in at least one run.
     Failed,
-    /// A test of it could not run here, in one run at least, and none failed.
+    /// No test failed, but in at least one run a test could not run on this machine.
     Skipped,
-    /// No test, or not one that ran every time.
+    /// The line has no test, or its tests did not run every time.
     Missing,
 }
 
-pub fn rows(lines: &[Line], tallies: &BTreeMap<u8, Tally>, runs: u32) -> Vec<Row> {
-    let row = |line: &Line| {
+pub fn rows(lines: &[ContractLine], tallies: &BTreeMap<u8, Tally>, runs: u32) -> Vec<ContractRow> {
+    let row = |line: &ContractLine| {
         let tally = tallies.get(&line.number).cloned().unwrap_or_default();
         let state = match (tally.passed, tally.skipped, tally.failed) {
-            (passed, 0, 0) if passed == runs => State::Passed,
-            (_, 1.., 0) => State::Skipped,
-            (_, 0, 0) => State::Missing,
-            _ => State::Failed,
+            (passed, 0, 0) if passed == runs => LineState::Passed,
+            (_, 1.., 0) => LineState::Skipped,
+            (_, 0, 0) => LineState::Missing,
+            _ => LineState::Failed,
         };
-        Row {
+        ContractRow {
             number: line.number,
             state,
             sentence: shortened(&line.sentence),
@@ -53,15 +53,15 @@ pub fn rows(lines: &[Line], tallies: &BTreeMap<u8, Tally>, runs: u32) -> Vec<Row
     lines.iter().map(row).collect()
 }
 
-pub fn render(rows: &[Row], runs: u32) -> String {
+pub fn render(rows: &[ContractRow], runs: u32) -> String {
     let mut text = String::new();
     for row in rows {
         let state = match row.state {
-            State::Passed => "passed",
-            State::Failed if row.passed > 0 => "FLAKY",
-            State::Failed => "FAILED",
-            State::Skipped => "skipped",
-            State::Missing => "missing",
+            LineState::Passed => "passed",
+            LineState::Failed if row.passed > 0 => "FLAKY",
+            LineState::Failed => "FAILED",
+            LineState::Skipped => "skipped",
+            LineState::Missing => "missing",
         };
         let runs = if runs > 1 { format!(" {:>2}/{runs}", row.passed) } else { String::new() };
         let time = match row.ran {
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_line_is_passed_failed_flaky_skipped_or_missing() {
-        let line = |number, sentence: &str| Line { number, sentence: sentence.to_owned() };
+        let line = |number, sentence: &str| ContractLine { number, sentence: sentence.to_owned() };
         let lines = [
             line(1, "First."),
             line(2, "Second."),

@@ -13,8 +13,11 @@
 //! and follows imports and re-exports to the file that defines the name. So a child that uses an item
 //! of its parent has an edge to its parent.
 //!
-//! No edge: whatever a module uses of the modules below itself, since a module contains them; visibilities (`pub(in crate::a)`); attributes and doc comments; calls of methods, whose
-//! types are not known here.
+//! These make no edge:
+//!
+//! - what a module uses of the modules below itself, because a module contains them;
+//! - visibilities (`pub(in crate::a)`), attributes and doc comments;
+//! - method calls, because the types are not known here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,10 +30,10 @@ use super::graph::{self, Edges};
 use super::resolve::{self, Crate, ModulePath};
 use super::rust::{RustFile, below};
 
-/// A finding is this, until the tree has none.
+/// The severity of this check's findings. It becomes `Error` when the tree has none.
 pub const SEVERITY: Severity = Severity::Warning;
 
-/// A parent and a few children may know each other. More files are a tangle.
+/// A parent and a few children may import each other. A larger cycle is an error.
 const FILES_MAX: usize = 5;
 
 pub fn check(files: &[RustFile]) -> Vec<Finding> {
@@ -64,17 +67,17 @@ fn describe(
         .collect();
     let names: Vec<&str> = tangle.iter().map(|file| path(*file)).collect();
     let what = format!(
-        "{} files of {package} import each other in cycles, {FILES_MAX} may: {}; a shortest cycle: {}",
+        "{} files of {package} import each other in cycles, at most {FILES_MAX} may: {}; a shortest cycle: {}",
         tangle.len(),
         names.join(", "),
         steps.join(", "),
     );
     let line = lines[first].get(cycle.get(1).unwrap_or(&first)).copied().unwrap_or(1);
-    let remedy = "move what both sides need into a module of its own that imports neither";
+    let remedy = "move what both sides need into a new module that imports neither";
     Some(Finding::error(path(first), line, what, remedy))
 }
 
-/// The files that a file needs, each with the first line that does.
+/// The files that a file needs, each with the first line that needs it.
 fn edges_of(krate: &Crate<'_>, file: usize) -> BTreeMap<usize, usize> {
     let module = krate.files[file].module.clone();
     let mut names = Names { krate, file, module, edges: BTreeMap::new() };

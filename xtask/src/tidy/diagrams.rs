@@ -10,9 +10,9 @@ use syn::visit::{self, Visit};
 use super::finding::{Finding, Severity};
 use super::markdown::{self, Block, Kind};
 use super::rust::RustFile;
-use crate::workspace::Source;
+use crate::workspace::SourceFile;
 
-/// A finding is this, until the tree has none.
+/// The severity of this check's findings. It becomes `Error` when the tree has none.
 pub const SEVERITY: Severity = Severity::Warning;
 
 const PAGE: &str = "docs/ARCHITECTURE.md";
@@ -23,7 +23,7 @@ const TITLE_WORDS: [&str; 2] = ["turn", "start"];
 /// What joins two participants, as it is written before the colon of a message.
 const ARROWS: [&str; 5] = ["->", "-x", "-)", "-\\", "-/"];
 
-/// Statements that are no messages, whatever their text has.
+/// Statements that are never messages, even if their text looks like an arrow.
 const STATEMENTS: &[&str] = &[
     "accdescr",
     "acctitle",
@@ -56,7 +56,7 @@ const REMEDY: &str =
     "end the arrow with `(path/from/root.rs function)`, the code that sends the message";
 
 /// `files` are the parsed files of the crates; a file that is not among them is read from `sources`.
-pub fn check(sources: &[Source], files: &[RustFile]) -> Vec<Finding> {
+pub fn check(sources: &[SourceFile], files: &[RustFile]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let page = sources.iter().find(|source| source.path == PAGE);
     let blocks = page.map(|page| markdown::blocks(&page.text)).unwrap_or_default();
@@ -113,7 +113,7 @@ fn message_of(line: &str) -> Option<&str> {
     (is_arrow && !is_statement).then(|| message.trim())
 }
 
-fn check_message(message: &str, sources: &[Source], files: &[RustFile]) -> Result<(), String> {
+fn check_message(message: &str, sources: &[SourceFile], files: &[RustFile]) -> Result<(), String> {
     let Some((path, name)) = reference_of(message) else {
         return Err(format!("an arrow without a code reference: {message:?}"));
     };
@@ -194,7 +194,7 @@ mod tests {
 
     fn findings(page: &str) -> Vec<String> {
         let source =
-            |path: &str, text: &str| Source { path: path.to_owned(), text: text.to_owned() };
+            |path: &str, text: &str| SourceFile { path: path.to_owned(), text: text.to_owned() };
         let sources = [
             source(PAGE, page),
             source("crates/x/src/a.rs", CODE),

@@ -1,13 +1,13 @@
-//! Crate direction: who may depend on whom, and that `lifecycle` can reach neither a clock nor
-//! I/O. The table here is the one place that allows an edge.
+//! Crate direction: which crate may depend on which, and that `lifecycle` can use neither a clock nor I/O.
+//! The table in this file is the only place that allows a dependency.
 
 use anyhow::Result;
 
 use super::finding::Finding;
-use crate::workspace::{self, Dependency, Metadata, Source};
+use crate::workspace::{self, Dependency, Metadata, SourceFile};
 
-/// For each package the workspace packages it may depend on. One that is not listed is an error:
-/// a new crate needs a row, and a sentence in docs/ARCHITECTURE.md for the boundary it holds.
+/// For each package the workspace packages that it may depend on. A package without a row is an error: a new
+/// crate needs a row here, and a sentence in docs/ARCHITECTURE.md about the boundary that it keeps.
 const ALLOWED: &[(&str, &[&str])] = &[
     (
         "windlass",
@@ -60,7 +60,7 @@ const PROTOCOL: &str = "windlass-protocol";
 const SUITES: &str = "windlass-suites";
 const TESTKIT: &str = "windlass-testkit";
 
-/// Libraries that bring a runtime, a clock or the operating system into what must stay pure.
+/// Libraries with a runtime, a clock or access to the operating system. `lifecycle` must not link them.
 const IMPURE: &[&str] = &[
     "async-io",
     "chrono",
@@ -79,7 +79,7 @@ const IMPURE: &[&str] = &[
     "tokio",
 ];
 
-/// The same from the standard library, as it is written in code. `std::time::Duration` is fine.
+/// Names of the standard library that `lifecycle` must not use. `std::time::Duration` is allowed.
 const IMPURE_STD: &[&str] = &[
     "std::env",
     "std::fs",
@@ -120,7 +120,7 @@ pub fn check(metadata: &Metadata) -> Result<Vec<Finding>> {
 }
 
 fn is_allowed(dependency: &Dependency, allowed: &[&str]) -> bool {
-    // Tests may use the testkit anywhere; what ships may not.
+    // Every crate may use the testkit in its tests, but not in code that ships.
     let for_tests = dependency.name == TESTKIT && dependency.kind.as_deref() == Some("dev");
     for_tests || allowed.contains(&dependency.name.as_str())
 }
@@ -133,7 +133,7 @@ fn manifest_of(package: &str) -> String {
     }
 }
 
-/// Everything that an ordinary build of the package links, by name.
+/// The output of `cargo tree`: all packages that a normal build of the package links.
 fn cargo_tree(package: &str) -> Result<String> {
     workspace::output_of(workspace::cargo().args([
         "tree",
@@ -158,15 +158,15 @@ fn impure_dependencies(tree: &str) -> Vec<Finding> {
             Finding::error(
                 "crates/lifecycle/Cargo.toml",
                 1,
-                format!("lifecycle links {name}, and so could read a clock or do I/O"),
+                format!("lifecycle links {name}, which can read a clock or do I/O"),
                 "find the way with `cargo tree -p windlass-lifecycle -e normal -i` and cut it",
             )
         })
         .collect()
 }
 
-/// That `lifecycle` names nothing of the standard library that acts or looks at the world.
-pub fn check_purity(sources: &[Source]) -> Result<Vec<Finding>> {
+/// Checks that `lifecycle` uses no name of the standard library that does I/O or reads a clock.
+pub fn check_purity(sources: &[SourceFile]) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for source in sources.iter().filter(|source| source.path.starts_with("crates/lifecycle/src/")) {
         for (number, line) in source.lines() {
@@ -176,7 +176,7 @@ pub fn check_purity(sources: &[Source]) -> Result<Vec<Finding>> {
                     &source.path,
                     number,
                     format!("lifecycle uses {name}"),
-                    "make it an event that comes in or an effect that goes out",
+                    "pass it in as an event, or return it as an effect",
                 ));
             }
         }
@@ -184,7 +184,7 @@ pub fn check_purity(sources: &[Source]) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Whether `name` stands in `code` as a path of its own and not as part of a longer word.
+/// Whether `code` contains `name` as a path and not as a part of a longer word.
 fn names_it(code: &str, name: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(name).any(|(at, _)| {
@@ -197,18 +197,18 @@ fn names_it(code: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workspace::Package;
+    use crate::workspace::CargoPackage;
 
-    fn package(name: &str, dependency: &str, kind: Option<&str>) -> Package {
+    fn package(name: &str, dependency: &str, kind: Option<&str>) -> CargoPackage {
         let dependency = Dependency {
             name: dependency.to_owned(),
             kind: kind.map(str::to_owned),
             path: Some("somewhere".into()),
         };
-        Package { name: name.to_owned(), dependencies: vec![dependency] }
+        CargoPackage { name: name.to_owned(), dependencies: vec![dependency] }
     }
 
-    fn allowed(package: &Package) -> bool {
+    fn allowed(package: &CargoPackage) -> bool {
         let row = ALLOWED.iter().find(|(name, _)| *name == package.name);
         row.is_some_and(|(_, allowed)| is_allowed(&package.dependencies[0], allowed))
     }

@@ -1,5 +1,5 @@
-//! What a rule leaves alone, listed with reasons: `name reason`, one a line; `#` starts a comment. The
-//! name is a file's path in most lists, and a type's name in some.
+//! Reads the list of exceptions of a rule: `name reason`, one per line. `#` starts a comment. The name is a
+//! path in most lists and a type name in some.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ pub fn read(list: &str) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {list}"))
 }
 
-/// The entries of one list, and whether each was of use.
+/// The entries of one list, and whether each is used.
 #[derive(Debug)]
 pub struct Exceptions<'a> {
     list: &'static str,
@@ -28,7 +28,7 @@ struct Entry<'a> {
 }
 
 impl<'a> Exceptions<'a> {
-    /// An entry without a reason is a finding; `question` is what the reason has to answer.
+    /// An entry without a reason is a finding. `question` is the question that the reason must answer.
     pub fn parse(
         list: &'static str,
         text: &'a str,
@@ -48,7 +48,7 @@ impl<'a> Exceptions<'a> {
                 _ => findings.push(Finding::error(
                     list,
                     index + 1,
-                    "an entry without a reason",
+                    "the entry has no reason",
                     format!("write `name reason`: {question}"),
                 )),
             }
@@ -62,8 +62,8 @@ impl<'a> Exceptions<'a> {
         entry.map(|entry| entry.is_used = true).is_some()
     }
 
-    /// An entry that allows nothing would allow the next breach without a word. `what` says what is
-    /// true of a file or type that needs no entry.
+    /// Reports entries that are not used: such an entry would silently allow the next violation. `what` says
+    /// why the file or type needs no entry.
     pub fn report_unused(&self, what: &str, findings: &mut Vec<Finding>) {
         for entry in self.entries.iter().filter(|entry| !entry.is_used) {
             let what = format!("{} {what}", entry.name);

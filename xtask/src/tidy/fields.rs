@@ -1,5 +1,5 @@
-//! Fields: a struct with many named fields is more than one idea. Structs that a format or a command
-//! line dictates are known by what they derive. Other exceptions are in `xtask/fields.txt`, as
+//! Fields: a struct with many named fields is more than one idea. Structs whose fields follow from a wire
+//! format or a command line are recognized by their derives. Other exceptions are in `xtask/fields.txt`, as
 //! `path:Struct reason`.
 
 use anyhow::Result;
@@ -11,7 +11,7 @@ use super::exceptions::{self, Exceptions};
 use super::finding::{Finding, Severity};
 use super::rust::RustFile;
 
-/// A finding is this, until the tree has none.
+/// The severity of this check's findings. It becomes `Error` when the tree has none.
 pub const SEVERITY: Severity = Severity::Warning;
 
 const LIST: &str = "xtask/fields.txt";

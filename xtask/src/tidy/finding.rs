@@ -1,8 +1,8 @@
-//! What a check reports: one place in the repository, what is wrong there, and the remedy.
+//! A finding of a check: a location in the repository, the problem, and the remedy.
 
 use std::fmt;
 
-/// One thing that is wrong, where, and what to do about it.
+/// One problem with its location and remedy.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finding {
     pub severity: Severity,

@@ -10,7 +10,7 @@ use super::finding::{Finding, Severity};
 use super::resolve::{self, Crate, ModulePath};
 use super::rust::{RustFile, below};
 
-/// A finding is this, until the tree has none.
+/// The severity of this check's findings. It becomes `Error` when the tree has none.
 pub const SEVERITY: Severity = Severity::Warning;
 
 const FILES_MAX: usize = 4;
@@ -53,11 +53,11 @@ fn describe(
         path,
         line,
         format!(
-            "impl {name} is in {} files, at most {FILES_MAX} may have one: {}",
+            "impl {name} is in {} files; at most {FILES_MAX} files may have one: {}",
             files.len(),
             paths.join(", ")
         ),
-        "give each group of methods a type of its own that holds the fields it uses",
+        "give each group of methods its own type with the fields that it uses",
     )
 }
 

@@ -1,22 +1,22 @@
-//! File length. Function length is clippy's (`too_many_lines`) for Rust and [`super::python`]'s
-//! for Python.
+//! File length. clippy checks the length of Rust functions (`too_many_lines`), and [`super::python`] that of
+//! Python functions.
 
 use super::finding::{Finding, Severity};
-use crate::workspace::Source;
+use crate::workspace::SourceFile;
 
-/// Past this a file is looked at.
+/// A longer file is a warning.
 const LINES_WARN: usize = 500;
 
-/// Past this a file is refused.
+/// A longer file is an error.
 const LINES_MAX: usize = 600;
 
-/// Tests are tables and stories: they may be longer.
+/// The limit for files of tests, which have long tables.
 const TEST_LINES_MAX: usize = 800;
 
-/// Written by `cargo xtask api`: as long as the API.
+/// `cargo xtask api` writes this file, so it has no limit.
 const WRITTEN: &str = "sdk/python/src/windlass/_api.py";
 
-pub fn check(sources: &[Source]) -> Vec<Finding> {
+pub fn check(sources: &[SourceFile]) -> Vec<Finding> {
     let code = sources.iter().filter(|source| source.is_rust() || source.is_python());
     let code = code.filter(|source| source.path != WRITTEN);
     code.filter_map(|source| judge(&source.path, source.text.lines().count())).collect()

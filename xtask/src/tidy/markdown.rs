@@ -1,7 +1,7 @@
-//! Blocks of a Markdown page: headings, paragraphs, list items, tables and code fences, each with its
-//! line. It knows as much of Markdown as the pages of this repository use.
+//! Splits a Markdown page into blocks: headings, paragraphs, list items, tables and code fences, each with
+//! its line. It supports only the Markdown that the pages of this repository use.
 
-/// What a block is.
+/// The kind of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     Heading,
@@ -11,21 +11,22 @@ pub enum Kind {
     Table,
     /// A code fence with its info string, such as `mermaid`.
     Fence(String),
-    /// HTML, comments included, and definitions of links: nothing that is read as prose.
+    /// HTML, comments and definitions of links: not prose.
     Markup,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Block<'a> {
     pub kind: Kind,
-    /// The line of the first of `lines`, from 1.
+    /// The number of the first line, from 1.
     pub line: usize,
-    /// Lines without indentation and quote marks. Those of a fence are whole, its marks left out.
+    /// The lines without indentation and quote marks. The lines of a fence are unchanged, without the fence
+    /// marks.
     pub lines: Vec<&'a str>,
 }
 
 impl Block<'_> {
-    /// How long the prose is in one line, with links counted by their text.
+    /// The length of the prose as one line. A link counts with its text only.
     pub fn chars(&self) -> usize {
         let text = self.lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
         without_targets(&text).chars().count()
@@ -101,10 +102,10 @@ impl<'a> Reader<'a> {
         self.add(kind, number, line);
     }
 
-    /// Adds a line to the open block, if it goes on there.
+    /// Adds a line to the open block, if the block continues.
     fn add(&mut self, kind: Kind, line: usize, text: &'a str) {
         match &mut self.open {
-            // Prose goes on until a blank line, also without the indentation of its item.
+            // Prose continues until a blank line, even without the indentation of its list item.
             Some(open)
                 if open.kind == kind || (open.kind == Kind::Item && kind == Kind::Paragraph) =>
             {

@@ -1,5 +1,5 @@
-//! `cargo xtask tidy`: what the compiler and clippy do not check. Each check is a pure function
-//! over the workspace's files where it can be; none of them mends anything.
+//! `cargo xtask tidy`: checks what compiler and clippy do not check. Most checks are pure functions over the
+//! files of the workspace. No check changes a file.
 
 mod cycles;
 mod diagrams;
@@ -24,12 +24,12 @@ mod words;
 
 use anyhow::Result;
 
-use crate::Verdict;
-use crate::workspace::{self, Source};
+use crate::RunVerdict;
+use crate::workspace::{self, SourceFile};
 
 use finding::{Finding, Severity};
 
-pub fn run() -> Result<Verdict> {
+pub fn run() -> Result<RunVerdict> {
     let sources = workspace::sources()?;
     let mut findings = direction::check(&workspace::metadata()?)?;
     findings.extend(direction::check_purity(&sources)?);
@@ -51,12 +51,12 @@ pub fn run() -> Result<Verdict> {
         sources.len(),
         findings.len() - errors
     );
-    Ok(if errors == 0 { Verdict::Good } else { Verdict::Bad })
+    Ok(if errors == 0 { RunVerdict::Good } else { RunVerdict::Bad })
 }
 
-/// The checks of the shape of code and docs. Each has a severity of its own: a check whose findings
-/// are not all mended yet warns.
-fn check_structure(sources: &[Source]) -> Result<Vec<Finding>> {
+/// The checks of the structure of code and docs. Each has its own severity: a check with findings that are
+/// not fixed yet only warns.
+fn check_structure(sources: &[SourceFile]) -> Result<Vec<Finding>> {
     let (files, mut findings) = rust::parse(sources);
     for (severity, found) in [
         (cycles::SEVERITY, cycles::check(&files)),

@@ -1,9 +1,9 @@
 //! Openings: every Rust file starts with `//!`, which says what it owns and what it never does.
 
 use super::finding::Finding;
-use crate::workspace::Source;
+use crate::workspace::SourceFile;
 
-pub fn check(sources: &[Source]) -> Vec<Finding> {
+pub fn check(sources: &[SourceFile]) -> Vec<Finding> {
     let rust = sources.iter().filter(|source| source.is_rust());
     rust.filter(|source| !opens(&source.text))
         .map(|source| {

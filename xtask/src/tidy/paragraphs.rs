@@ -1,12 +1,12 @@
-//! Paragraphs of `README.md`, `CONTRIBUTING.md` and `docs`: each has at most six lines of 110 columns,
-//! list items counted one by one. Each page has a title and then a paragraph that says what the page
-//! is for. The architecture page has a length that can be read in one sitting.
+//! Paragraphs of `README.md`, `CONTRIBUTING.md` and `docs`: a paragraph or list item has at most six lines of
+//! 110 columns. Each page starts with a title and a paragraph that says what the page is for. The
+//! architecture page has a maximum length.
 
 use super::finding::{Finding, Severity};
 use super::markdown::{self, Kind};
-use crate::workspace::Source;
+use crate::workspace::SourceFile;
 
-/// A finding is this, until the tree has none.
+/// The severity of this check's findings. It becomes `Error` when the tree has none.
 pub const SEVERITY: Severity = Severity::Warning;
 
 const LINES_MAX: usize = 6;
@@ -19,7 +19,7 @@ const ARCHITECTURE: &str = "docs/ARCHITECTURE.md";
 
 const ARCHITECTURE_LINES_MAX: usize = 300;
 
-pub fn check(sources: &[Source]) -> Vec<Finding> {
+pub fn check(sources: &[SourceFile]) -> Vec<Finding> {
     sources.iter().filter(|source| is_page(&source.path)).flat_map(check_page).collect()
 }
 
@@ -28,7 +28,7 @@ fn is_page(path: &str) -> bool {
         || (path.starts_with("docs/") && path.ends_with(".md"))
 }
 
-fn check_page(page: &Source) -> Vec<Finding> {
+fn check_page(page: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     let blocks = markdown::blocks(&page.text);
     let prose = |kind: &Kind| matches!(kind, Kind::Paragraph | Kind::Item);
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     fn check(path: &str, text: &str) -> Vec<String> {
-        let source = Source { path: path.to_owned(), text: text.to_owned() };
+        let source = SourceFile { path: path.to_owned(), text: text.to_owned() };
         let findings = super::check(&[source]);
         findings.iter().map(|finding| format!("{}:{}", finding.path, finding.line)).collect()
     }

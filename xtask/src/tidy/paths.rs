@@ -1,20 +1,20 @@
-//! Paths: node and keeper run with the user's rights, so what a session can write is touched by
-//! descriptor, beneath a root, without following links (`windlass_beneath`). Code that goes
-//! by path is listed with its reason in `xtask/paths.txt`.
+//! Paths: node and keeper run with the user's rights. So they access files that a session can write only by
+//! descriptor, beneath a root, without following links (`windlass_beneath`). `xtask/paths.txt` lists the
+//! files of code that use paths, with reasons.
 
 use anyhow::Result;
 
 use super::exceptions::{self, Exceptions};
 use super::finding::Finding;
-use crate::workspace::Source;
+use crate::workspace::SourceFile;
 
-/// The allow-list: `path reason`, one a line; `#` starts a comment.
+/// The list of exceptions: `path reason`, one per line. `#` starts a comment.
 const LIST: &str = "xtask/paths.txt";
 
-/// Where the rule holds.
+/// The directories that the rule applies to.
 const TRUSTED: [&str; 3] = ["crates/node/src/", "crates/files/src/", "crates/keeper/src/"];
 
-/// What reaches a file by its path, as it is written in code.
+/// Code that accesses a file by its path.
 const BY_PATH: &[&str] = &[
     "tokio::fs",
     "File::open",
@@ -31,7 +31,7 @@ const BY_PATH: &[&str] = &[
     ".is_symlink(",
     ".metadata(",
     ".symlink_metadata(",
-    // With an argument it is the guarded module's.
+    // With an argument it is a method of windlass_beneath.
     ".read_link()",
     ".read_dir(",
     "Path::canonicalize",
@@ -42,17 +42,17 @@ const BY_PATH: &[&str] = &[
     "Path::read_link",
 ];
 
-/// Calls of rustix that take a path without a directory's descriptor.
+/// Functions of rustix that take a path without the descriptor of a directory.
 const RUSTIX: &[&str] = &[
     "CWD", "access", "chmod", "chown", "link", "lstat", "mkdir", "open", "readlink", "rename",
     "rmdir", "stat", "statfs", "statvfs", "symlink", "unlink",
 ];
 
-pub fn check(sources: &[Source]) -> Result<Vec<Finding>> {
+pub fn check(sources: &[SourceFile]) -> Result<Vec<Finding>> {
     Ok(check_against(sources, &exceptions::read(LIST)?))
 }
 
-fn check_against(sources: &[Source], list: &str) -> Vec<Finding> {
+fn check_against(sources: &[SourceFile], list: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let question = "why can no session change what these paths lead to?";
     let mut allowed = Exceptions::parse(LIST, list, question, &mut findings);
@@ -62,7 +62,7 @@ fn check_against(sources: &[Source], list: &str) -> Vec<Finding> {
                 findings.push(Finding::error(
                     &source.path,
                     number,
-                    format!("`{what}` reaches a file by its path"),
+                    format!("`{what}` accesses a file by its path"),
                     format!("use windlass_beneath, or give the reason in {LIST}"),
                 ));
             }
@@ -76,12 +76,12 @@ fn is_trusted(path: &str) -> bool {
     TRUSTED.iter().any(|root| path.starts_with(root)) && !path.ends_with("/tests.rs")
 }
 
-/// The lines of shipped code that go by path, each with what does.
-fn by_path(source: &Source) -> Vec<(usize, &'static str)> {
+/// The lines of shipped code that access a file by path, each with the call.
+fn by_path(source: &SourceFile) -> Vec<(usize, &'static str)> {
     let mut found = Vec::new();
     let mut imports_rustix = false;
     for (number, line) in source.lines() {
-        // Tests are at the end of a file.
+        // Tests are at the end of a file, so the check stops there.
         if line.trim() == "#[cfg(test)]" {
             break;
         }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     fn check(path: &str, text: &str, list: &str) -> Vec<String> {
-        let source = Source { path: path.to_owned(), text: text.to_owned() };
+        let source = SourceFile { path: path.to_owned(), text: text.to_owned() };
         let findings = check_against(&[source], list);
         findings.iter().map(|finding| format!("{}:{}", finding.path, finding.line)).collect()
     }

@@ -1,5 +1,5 @@
-//! What clippy does for Rust, for Python: function length, and a docstring at the top of every
-//! worker file. Python reads its own grammar, by `ast` in one `python3` process.
+//! Checks Python files: the length of functions, and a docstring at the top of every worker file. One
+//! `python3` process parses all files with the module `ast`.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -8,12 +8,12 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 use super::finding::Finding;
-use crate::workspace::{self, Source};
+use crate::workspace::{self, SourceFile};
 
-/// As clippy's `too-many-lines-threshold`.
+/// The same limit as clippy's `too-many-lines-threshold`.
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// Reads paths from standard input; prints one JSON object for each file.
+/// The script reads paths from standard input and prints one JSON object for each file.
 const READER: &str = include_str!("functions.py");
 
 #[derive(Debug, Deserialize)]
@@ -23,11 +23,11 @@ struct Read {
     docstring: bool,
     #[serde(default)]
     functions: Vec<(String, usize, usize)>,
-    /// Where and why the file is not Python.
+    /// The line and message of a syntax error.
     broken: Option<(usize, String)>,
 }
 
-pub fn check(sources: &[Source]) -> Result<Vec<Finding>> {
+pub fn check(sources: &[SourceFile]) -> Result<Vec<Finding>> {
     let python = sources.iter().filter(|source| source.is_python());
     let paths: Vec<&str> = python.map(|source| source.path.as_str()).collect();
     if paths.is_empty() {
@@ -46,7 +46,7 @@ fn read(paths: &[&str]) -> Result<Vec<Read>> {
         .spawn()
         .context("cannot run python3, which reads the Python files")?;
     let mut stdin = child.stdin.take().context("python3 has no standard input")?;
-    // The reader takes all its input before it prints, so this cannot wait for its output.
+    // The script reads all its input before it prints, so this write cannot deadlock.
     stdin.write_all(paths.join("\n").as_bytes())?;
     drop(stdin);
     let output = child.wait_with_output()?;

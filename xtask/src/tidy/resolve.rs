@@ -1,6 +1,6 @@
-//! Which file a Rust path leads to, within one crate. Resolution is by name: modules, items and
-//! imports (`use`) of each module, inline modules included. Imports are followed to the module that
-//! defines the item; a glob import is followed when its module defines the name.
+//! Finds the file that a Rust path refers to, within one crate. Resolution is by name: modules, items and
+//! imports (`use`) of each module, inline modules included. Imports are followed to the module that defines
+//! the item. A glob import is followed if its module defines the name.
 //!
 //! Names that macros or function bodies define are not known.
 
@@ -10,7 +10,7 @@ use syn::{Item, UseTree};
 
 use super::rust::{RustFile, below};
 
-/// How many imports one name may lead through. A longer chain is a loop.
+/// The longest chain of imports. A longer chain is a loop.
 const IMPORTS_MAX: usize = 16;
 
 pub type ModulePath = Vec<String>;
@@ -30,7 +30,7 @@ struct Scope {
     globs: Vec<Vec<String>>,
 }
 
-/// Where a path leads: the module, its file, and what of the path is inside the module.
+/// The target of a path: the module, its file, and the rest of the path inside the module.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     pub file: usize,
@@ -151,8 +151,7 @@ fn flatten(tree: &UseTree, prefix: &mut Vec<String>, found: &mut Vec<Import>) {
 }
 
 impl Crate<'_> {
-    /// Where a path that is written in `module` leads. `None` for what is not of this crate, and for
-    /// names that are not known.
+    /// The target of a path that is written in `module`. `None` for other crates and for unknown names.
     pub fn target(&self, module: &[String], path: &[String]) -> Option<Target> {
         let named = self.absolute(module, path, IMPORTS_MAX);
         let path = named.or_else(|| {
@@ -162,7 +161,7 @@ impl Crate<'_> {
         self.locate(&path, IMPORTS_MAX)
     }
 
-    /// The path from the crate's root. Glob imports are not looked at.
+    /// The path from the crate's root. Glob imports are ignored.
     fn absolute(&self, module: &[String], path: &[String], left: usize) -> Option<Vec<String>> {
         let left = left.checked_sub(1)?;
         let (first, rest) = path.split_first()?;
@@ -193,7 +192,7 @@ impl Crate<'_> {
         }
     }
 
-    /// The module that the longest part of the path names, after imports were followed.
+    /// The module of the longest part of the path that names one, after following imports.
     fn locate(&self, path: &[String], left: usize) -> Option<Target> {
         let left = left.checked_sub(1)?;
         let known = (0..=path.len()).rev().find(|end| self.scopes.contains_key(&path[..*end]))?;

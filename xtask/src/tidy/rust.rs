@@ -6,7 +6,7 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::{Attribute, ImplItem, Item, Meta};
 
 use super::finding::Finding;
-use crate::workspace::Source;
+use crate::workspace::SourceFile;
 
 /// One file of a crate, without its tests.
 pub struct RustFile {
@@ -26,7 +26,7 @@ impl RustFile {
 }
 
 /// All files in the order of `sources`, and a finding for each file that cannot be parsed.
-pub fn parse(sources: &[Source]) -> (Vec<RustFile>, Vec<Finding>) {
+pub fn parse(sources: &[SourceFile]) -> (Vec<RustFile>, Vec<Finding>) {
     let (mut files, mut findings) = (Vec::new(), Vec::new());
     let mut tests = Vec::new();
     for source in sources {
@@ -42,7 +42,7 @@ pub fn parse(sources: &[Source]) -> (Vec<RustFile>, Vec<Finding>) {
                 &source.path,
                 error.span().start().line,
                 format!("cannot be parsed: {error}"),
-                "mend the syntax, or update the library syn if rustc accepts the file",
+                "fix the syntax, or update the library syn if rustc accepts the file",
             )),
         }
     }
@@ -156,9 +156,11 @@ fn needs_test(condition: TokenStream) -> bool {
 /// Files as a test gives them: path and text.
 #[cfg(test)]
 pub fn parsed(files: &[(&str, &str)]) -> Vec<RustFile> {
-    let source =
-        |(path, text): &(&str, &str)| Source { path: (*path).to_owned(), text: (*text).to_owned() };
-    let sources: Vec<Source> = files.iter().map(source).collect();
+    let source = |(path, text): &(&str, &str)| SourceFile {
+        path: (*path).to_owned(),
+        text: (*text).to_owned(),
+    };
+    let sources: Vec<SourceFile> = files.iter().map(source).collect();
     let (files, findings) = parse(&sources);
     assert_eq!(findings, []);
     files
@@ -212,7 +214,7 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_parsed_is_an_error() {
         let path = "crates/node/src/a.rs".to_owned();
-        let (files, findings) = parse(&[Source { path, text: "\nfn (".to_owned() }]);
+        let (files, findings) = parse(&[SourceFile { path, text: "\nfn (".to_owned() }]);
         assert_eq!((files.len(), findings.len()), (0, 1));
         assert_eq!(findings[0].line, 2);
     }

@@ -1,28 +1,28 @@
-//! Sleeps: code that ships waits for a fact, not for time to pass. The few places where time is
-//! the fact are listed with their reason in `xtask/sleeps.txt`.
+//! Sleeps: code that ships waits for an event, not for time to pass. `xtask/sleeps.txt` lists the exceptions
+//! with reasons.
 
 use anyhow::Result;
 
 use super::exceptions::{self, Exceptions};
 use super::finding::Finding;
-use crate::workspace::Source;
+use crate::workspace::SourceFile;
 
-/// The allow-list: `path reason`, one a line; `#` starts a comment.
+/// The list of exceptions: `path reason`, one per line. `#` starts a comment.
 const LIST: &str = "xtask/sleeps.txt";
 
-/// How a sleep looks in code.
+/// Calls of sleep functions in code.
 const SLEEPS: &[&str] = &["thread::sleep", "time::sleep", "time.sleep"];
 
-/// How its import may look otherwise.
+/// Imports of sleep functions.
 const GROUPS: &[&str] = &["thread::{", "time::{"];
 
-pub fn check(sources: &[Source]) -> Result<Vec<Finding>> {
+pub fn check(sources: &[SourceFile]) -> Result<Vec<Finding>> {
     Ok(check_against(sources, &exceptions::read(LIST)?))
 }
 
-fn check_against(sources: &[Source], list: &str) -> Vec<Finding> {
+fn check_against(sources: &[SourceFile], list: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let question = "why is time itself what the code waits for?";
+    let question = "why must this code wait for time to pass?";
     let mut allowed = Exceptions::parse(LIST, list, question, &mut findings);
     for source in sources.iter().filter(|source| ships(&source.path)) {
         let sleeps = source.lines().filter(|(_, line)| sleeps_in(line));
@@ -41,7 +41,7 @@ fn check_against(sources: &[Source], list: &str) -> Vec<Finding> {
     findings
 }
 
-/// Code that runs at a user's: not tests, not tools.
+/// Whether the file ships: no tests, no tools.
 fn ships(path: &str) -> bool {
     let in_crate = path.strip_prefix("crates/").and_then(|rest| rest.split_once('/'));
     let in_src = in_crate.is_some_and(|(name, rest)| name != "suites" && rest.starts_with("src/"));
@@ -56,7 +56,7 @@ fn sleeps_in(line: &str) -> bool {
     SLEEPS.iter().any(|sleep| ends_a_name_in(code, sleep)) || imports_sleep(code)
 }
 
-/// `time::sleep_until` waits for a deadline, and is not a sleep.
+/// `time::sleep_until` waits for a deadline, so it does not count.
 fn ends_a_name_in(code: &str, name: &str) -> bool {
     code.match_indices(name).any(|(at, _)| {
         let after = code[at + name.len()..].chars().next();
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     fn check(path: &str, text: &str, list: &str) -> Vec<String> {
-        let source = Source { path: path.to_owned(), text: text.to_owned() };
+        let source = SourceFile { path: path.to_owned(), text: text.to_owned() };
         let findings = check_against(&[source], list);
         findings.iter().map(|finding| format!("{}:{}", finding.path, finding.line)).collect()
     }

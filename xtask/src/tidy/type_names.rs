@@ -2,8 +2,8 @@
 //! `crates/*/src` has. Names that mean the same idea at two layers are in `xtask/type_names.txt`, as
 //! `Name reason`; the list is checked both ways.
 //!
-//! Not counted: associated types, type aliases in function bodies, types that macros define, and
-//! alternatives in one file of which `#[cfg(..)]` picks one.
+//! These do not count: associated types, type aliases in function bodies, types that macros define, and
+//! alternatives in one file of which `#[cfg(..)]` selects one.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ use super::exceptions::{self, Exceptions};
 use super::finding::{Finding, Severity};
 use super::rust::RustFile;
 
-/// A finding is this, until the tree has none.
+/// The severity of this check's findings. It becomes `Error` when the tree has none.
 pub const SEVERITY: Severity = Severity::Warning;
 
 const LIST: &str = "xtask/type_names.txt";
 
-/// The arguments of one command: each file of a command has its own.
+/// The arguments of a command. Each file of a command has a type with this name.
 const PER_COMMAND: &str = "Args";
 
 pub fn check(files: &[RustFile]) -> Result<Vec<Finding>> {
@@ -29,7 +29,7 @@ pub fn check(files: &[RustFile]) -> Result<Vec<Finding>> {
 
 fn check_against(files: &[RustFile], list: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let question = "which one idea do the types of this name stand for?";
+    let question = "which one idea do the types with this name stand for?";
     let mut allowed = Exceptions::parse(LIST, list, question, &mut findings);
     let mut names: BTreeMap<String, Vec<(&str, usize)>> = BTreeMap::new();
     for file in files.iter().filter(|file| file.is_of_crates()) {
@@ -75,7 +75,7 @@ fn types_of(file: &RustFile) -> Vec<(String, usize)> {
 struct Definition {
     name: String,
     line: usize,
-    /// Whether it, or a module around it, has a `#[cfg(..)]`.
+    /// Whether the type, or a module around it, has a `#[cfg(..)]`.
     is_conditional: bool,
 }
 

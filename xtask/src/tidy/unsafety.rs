@@ -1,32 +1,33 @@
-//! Unsafe code: only in `crates/confine` and `crates/procs`. The lint `unsafe_code` forbids it, and this check holds
-//! the lint: every other crate takes the workspace's lints, and no file turns them down.
+//! Unsafe code: only `crates/confine` and `crates/procs` may have it. The lint `unsafe_code` forbids it
+//! elsewhere. This check ensures that every other crate uses the workspace's lints and that no file disables
+//! the lint.
 
 use super::finding::Finding;
-use crate::workspace::Source;
+use crate::workspace::SourceFile;
 
 /// The crates that may use unsafe code.
 const HOMES: [&str; 2] = ["crates/confine/", "crates/procs/"];
 
-/// How unsafe code starts.
+/// Code that starts an unsafe block or item.
 const STARTS: &[&str] = &["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe trait"];
 
-pub fn check(sources: &[Source]) -> Vec<Finding> {
+pub fn check(sources: &[SourceFile]) -> Vec<Finding> {
     let elsewhere =
         sources.iter().filter(|source| !HOMES.iter().any(|home| source.path.starts_with(home)));
     elsewhere.flat_map(check_file).collect()
 }
 
-fn check_file(source: &Source) -> Vec<Finding> {
+fn check_file(source: &SourceFile) -> Vec<Finding> {
     let is_member = source.path.starts_with("crates/") || source.path.starts_with("xtask/");
     if is_member && source.path.ends_with("/Cargo.toml") && !takes_workspace_lints(&source.text) {
         return vec![Finding::error(
             &source.path,
             1,
-            "does not take the workspace's lints",
+            "the crate does not use the workspace's lints",
             "add `[lints]` with `workspace = true`",
         )];
     }
-    // This file names what it looks for.
+    // This file contains the words that it looks for.
     if !source.is_rust() || source.path.ends_with("tidy/unsafety.rs") {
         return Vec::new();
     }
@@ -37,7 +38,7 @@ fn check_file(source: &Source) -> Vec<Finding> {
                 &source.path,
                 number,
                 "unsafe code outside crates/confine and crates/procs",
-                "give one of the two a safe function for it",
+                "add a safe function to one of the two and call it",
             )
         })
         .collect()
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     fn findings(path: &str, text: &str) -> usize {
-        check(&[Source { path: path.to_owned(), text: text.to_owned() }]).len()
+        check(&[SourceFile { path: path.to_owned(), text: text.to_owned() }]).len()
     }
 
     #[test]

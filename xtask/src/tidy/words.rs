@@ -1,13 +1,13 @@
-//! Words: what is in the repository speaks of Windlass, to its readers, on any machine. No paths of
-//! one machine, no hosts but the few that are public addresses, no talk of how a change came about.
+//! Words: the files of the repository contain no paths of one machine, no hosts except a few public ones, and
+//! no words about how a change was made.
 
 use super::finding::Finding;
-use crate::workspace::Source;
+use crate::workspace::SourceFile;
 
-/// Paths that exist on somebody's machine only.
+/// Prefixes of paths that exist only on one machine.
 const MACHINE_PATHS: &[&str] = &["/root/", "/work/", "/home/", "/Users/"];
 
-/// Hosts that a link may name. A registry or mirror is the machine's business, not the project's.
+/// Hosts that a link may name. Registries and mirrors are settings of a machine and do not belong here.
 const HOSTS: &[&str] = &[
     "127.0.0.1",
     "apache.org",
@@ -25,7 +25,7 @@ const HOSTS: &[&str] = &[
     "www.apache.org",
 ];
 
-/// Words about the making of a change. They belong into its commit message, if anywhere.
+/// Words about how a change was made. They do not belong in files.
 const MAKING: &[&str] = &[
     "as an ai",
     "as discussed",
@@ -39,42 +39,43 @@ const MAKING: &[&str] = &[
     "the task says",
 ];
 
-pub fn check(sources: &[Source]) -> Vec<Finding> {
-    // This file names what it looks for.
+pub fn check(sources: &[SourceFile]) -> Vec<Finding> {
+    // This file contains the words that it looks for.
     let others = sources.iter().filter(|source| !source.path.ends_with("tidy/words.rs"));
     others.flat_map(check_file).collect()
 }
 
-fn check_file(source: &Source) -> Vec<Finding> {
+fn check_file(source: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (number, line) in source.lines() {
         for path in MACHINE_PATHS.iter().filter(|path| starts_a_path(line, path)) {
-            let what = format!("names {path}, a path of one machine");
+            let what = format!("contains {path}, a path of one machine");
             findings.push(Finding::error(&source.path, number, what, "use a relative path"));
         }
         for host in hosts_in(line).filter(|host| !HOSTS.contains(host)) {
-            let what = format!("names the host {host:?}");
-            let remedy = "leave it out, or add it to HOSTS in xtask/src/tidy/words.rs if it is a \
-                          public address that readers need";
+            let what = format!("links to the host {host:?}");
+            let remedy = "remove it, or add it to HOSTS in xtask/src/tidy/words.rs if it is a \
+                          public host that readers need";
             findings.push(Finding::error(&source.path, number, what, remedy));
         }
         let lower = line.to_lowercase();
         for word in MAKING.iter().filter(|words| has_words(&lower, words)) {
-            let what = format!("says {word:?}");
-            let remedy = "say why the code is as it is; how it came about is not its reader's";
+            let what = format!("contains {word:?}");
+            let remedy = "explain the code, not how the change was made";
             findings.push(Finding::error(&source.path, number, what, remedy));
         }
     }
     findings
 }
 
-/// Whether the words are in the line, and not within longer ones.
+/// Whether the line contains the words, and not only as the end of a longer word.
 fn has_words(line: &str, words: &str) -> bool {
     let is_letter = |c: char| c.is_alphanumeric();
     line.match_indices(words).any(|(at, _)| !line[..at].ends_with(is_letter))
 }
 
-/// Whether `path` stands in the line as the start of an absolute path: `/proc/self/root/` is not.
+/// Whether the line has an absolute path that starts with `path`. `/proc/self/root/` does not start with
+/// `/root/`.
 fn starts_a_path(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -82,7 +83,7 @@ fn starts_a_path(line: &str, path: &str) -> bool {
     })
 }
 
-/// The hosts of the line's http addresses, without user and port.
+/// The hosts of the URLs in the line, without user and port.
 fn hosts_in(line: &str) -> impl Iterator<Item = &str> {
     line.match_indices("://").filter_map(|(at, mark)| {
         if !(line[..at].ends_with("http") || line[..at].ends_with("https")) {
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     fn findings(text: &str) -> usize {
-        check(&[Source { path: "a.md".to_owned(), text: text.to_owned() }]).len()
+        check(&[SourceFile { path: "a.md".to_owned(), text: text.to_owned() }]).len()
     }
 
     #[test]

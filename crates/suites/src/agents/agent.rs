@@ -1,5 +1,5 @@
-//! The two agents: how each is told of our server and of the stub, how one prompt is given, and
-//! where its last word is.
+//! The two agents: how to configure each for `windlass mcp` and for the stub, how to give it one prompt, and
+//! how to read its final message.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,15 +8,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::Client;
+use super::ClientUnderTest;
+use super::client_home::{ClientHome, ProgramExit};
 use super::install::Installed;
-use super::place::{Ended, Place};
 use super::stub::Stub;
 
 /// How long `windlass install` may take.
-const INSTALL_PATIENCE: Duration = Duration::from_secs(20);
+const INSTALL_WAIT: Duration = Duration::from_secs(20);
 
-/// A key that opens nothing: the stub does not look at it.
+/// A fake API key. The stub does not read it.
 const KEY: &str = "not-a-key";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,74 +25,76 @@ pub enum Agent {
     Claude,
 }
 
-/// What the agent is told that its commands may do.
+/// The setting of the agent's own sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sandbox {
-    AsUsual,
+pub enum AgentSandbox {
+    Default,
     ReadOnly,
     ProjectWritable,
 }
 
 impl Agent {
-    pub fn of(client: Client) -> Option<Self> {
+    pub fn of(client: ClientUnderTest) -> Option<Self> {
         match client {
-            Client::Codex => Some(Self::Codex),
-            Client::Claude => Some(Self::Claude),
+            ClientUnderTest::Codex => Some(Self::Codex),
+            ClientUnderTest::Claude => Some(Self::Claude),
             _ => None,
         }
     }
 
-    /// Has `windlass install` write the agent's configuration.
-    pub async fn configure(self, place: &Place) -> Result<()> {
-        let mut install = self.in_its_home(place, place.node().program());
+    /// Runs `windlass install`, which writes the agent's configuration.
+    pub async fn configure(self, home: &ClientHome) -> Result<()> {
+        let mut install = self.in_its_home(home, home.node().program());
         install.args(["install", self.name()]);
-        let ended = place.run(install, INSTALL_PATIENCE).await?;
-        ensure!(ended.is_well(), "windlass install: {}", ended.last_words());
+        let ended = home.run(install, INSTALL_WAIT).await?;
+        ensure!(ended.is_success(), "windlass install failed: {}", ended.summary());
         if self == Self::Codex {
-            // Codex gives its servers only the variables that their entries name. Without this one
-            // the agent would work on the node of whoever runs the test.
-            let entry = std::fs::read_to_string(place.home().join(".codex/config.toml"))?;
+            // Codex passes to an MCP server only the variables that the server's entry names. Without this
+            // one the agent would use the node of the user who runs the suite.
+            let entry = std::fs::read_to_string(home.home_dir().join(".codex/config.toml"))?;
             let named = entry.contains("WINDLASS_RUNTIME_DIR");
-            ensure!(named, "windlass install does not pass the node's directories on: {entry}");
+            ensure!(named, "windlass install wrote an entry without WINDLASS_RUNTIME_DIR: {entry}");
         }
         Ok(())
     }
 
-    /// One prompt in a process of its own.
+    /// The command that runs the agent with one prompt.
     pub fn prompt(
         self,
-        place: &Place,
+        home: &ClientHome,
         installed: &Installed,
         stub: &Stub,
-        sandbox: Sandbox,
+        sandbox: AgentSandbox,
         words: &str,
     ) -> Command {
         match self {
             Self::Codex => {
-                let mut codex = self.codex(place, installed, stub);
+                let mut codex = self.codex(home, installed, stub);
                 match sandbox {
-                    Sandbox::AsUsual => {}
-                    Sandbox::ReadOnly => _ = codex.args(["--sandbox", "read-only"]),
-                    Sandbox::ProjectWritable => _ = codex.args(["--sandbox", "workspace-write"]),
+                    AgentSandbox::Default => {}
+                    AgentSandbox::ReadOnly => _ = codex.args(["--sandbox", "read-only"]),
+                    AgentSandbox::ProjectWritable => {
+                        _ = codex.args(["--sandbox", "workspace-write"])
+                    }
                 }
                 codex.arg(words);
                 codex
             }
-            Self::Claude => self.claude(place, installed, stub, words),
+            Self::Claude => self.claude(home, installed, stub, words),
         }
     }
 
-    /// How many sessions its prompts in one place lead to: one for each thing that it may do.
+    /// How many sessions the agent's prompts create in one project: one for each setting of its sandbox.
     pub fn sessions(self) -> usize {
         match self {
-            // Without a word Codex is in its read-only sandbox.
+            // The default sandbox of Codex is read-only, so there are two settings.
             Self::Codex => 2,
             Self::Claude => 1,
         }
     }
 
-    /// The agent's last word, as it printed it.
-    pub fn last_word(self, ended: &Ended) -> Option<String> {
+    /// The agent's final message, as it printed it.
+    pub fn final_message(self, ended: &ProgramExit) -> Option<String> {
         match self {
             Self::Codex => {
                 let events = ended.stdout.lines();
@@ -114,22 +116,22 @@ impl Agent {
         }
     }
 
-    /// A command that finds the agent's configuration in the place and nowhere else.
-    fn in_its_home(self, place: &Place, program: impl Into<PathBuf>) -> Command {
-        let mut command = place.command(program.into());
+    /// A command that finds the agent's configuration only in the client's home.
+    fn in_its_home(self, home: &ClientHome, program: impl Into<PathBuf>) -> Command {
+        let mut command = home.command(program.into());
         match self {
-            Self::Codex => command.env("CODEX_HOME", place.home().join(".codex")),
-            Self::Claude => command.env("CLAUDE_CONFIG_DIR", place.home().join(".claude")),
+            Self::Codex => command.env("CODEX_HOME", home.home_dir().join(".codex")),
+            Self::Claude => command.env("CLAUDE_CONFIG_DIR", home.home_dir().join(".claude")),
         };
         command
     }
 
-    fn codex(self, place: &Place, installed: &Installed, stub: &Stub) -> Command {
-        let program = installed.directory(Client::Codex).join("node_modules/.bin/codex");
-        let mut codex = self.in_its_home(place, program);
+    fn codex(self, home: &ClientHome, installed: &Installed, stub: &Stub) -> Command {
+        let program = installed.directory(ClientUnderTest::Codex).join("node_modules/.bin/codex");
+        let mut codex = self.in_its_home(home, program);
         codex.args(["exec", "--json", "--skip-git-repo-check"]);
         let mut set = |key: &str, value: &str| {
-            // A JSON string is a TOML string.
+            // A JSON string is also a TOML string.
             codex.args(["-c", &format!("{key}={}", Value::from(value))]);
         };
         set("model", "stub");
@@ -143,9 +145,9 @@ impl Agent {
         codex
     }
 
-    fn claude(self, place: &Place, installed: &Installed, stub: &Stub, words: &str) -> Command {
-        let program = installed.directory(Client::Claude).join("node_modules/.bin/claude");
-        let mut claude = self.in_its_home(place, program);
+    fn claude(self, home: &ClientHome, installed: &Installed, stub: &Stub, words: &str) -> Command {
+        let program = installed.directory(ClientUnderTest::Claude).join("node_modules/.bin/claude");
+        let mut claude = self.in_its_home(home, program);
         claude
             .args(["-p", words, "--output-format", "json", "--allowedTools", "mcp__windlass"])
             .env("ANTHROPIC_BASE_URL", stub.url())
@@ -158,9 +160,9 @@ impl Agent {
     }
 }
 
-/// Whether the sessions' Python can plot.
+/// Whether the sessions' Python has matplotlib.
 pub fn can_plot() -> Result<bool> {
-    let python = super::place::session_python();
+    let python = super::client_home::session_python();
     let tried = Command::new(&python).args(["-I", "-c", "import matplotlib"]).output();
     let tried = tried.with_context(|| format!("cannot run {}", python.display()))?;
     Ok(tried.status.success())

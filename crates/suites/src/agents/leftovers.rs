@@ -1,5 +1,5 @@
-//! What is still running after a client has ended: the node and its sessions, and nothing of the
-//! client or of its bridge.
+//! Checks which processes run after a client has ended: the node and its sessions, and no process of the
+//! client or of `windlass mcp`.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -7,17 +7,23 @@ use std::time::{Duration, Instant};
 use windlass_client::WhichSessions;
 use windlass_testkit::processes;
 
-use super::place::Place;
+use super::client_home::ClientHome;
 
-/// How long what the client started may take to notice that it has gone.
+/// How long the client's child processes may live after the client has ended.
 const GONE_WAIT: Duration = Duration::from_secs(10);
 
-/// Looks at the processes of the place, and at what the node says that it has.
-pub async fn check(place: &Place, sessions_expected: usize) -> Result<(), String> {
-    let client = place.node().client().await.map_err(|error| format!("no node: {error:#}"))?;
-    let status = client.node_status().await.map_err(|error| format!("no status: {error}"))?;
+/// Compares the processes that use the client's directories with those that the node reports.
+pub async fn check(home: &ClientHome, sessions_expected: usize) -> Result<(), String> {
+    let client = home
+        .node()
+        .client()
+        .await
+        .map_err(|error| format!("the node does not answer: {error:#}"))?;
+    let status =
+        client.node_status().await.map_err(|error| format!("the node has no status: {error}"))?;
     let sessions = client.sessions(WhichSessions::Live).await;
-    let sessions = sessions.map_err(|error| format!("no sessions: {error}"))?.sessions;
+    let sessions =
+        sessions.map_err(|error| format!("the node does not list its sessions: {error}"))?.sessions;
     let mut known = BTreeSet::from([status.pid]);
     known.extend(processes::descendants(status.pid));
     for keeper in sessions.iter().filter_map(|session| session.keeper_pid) {
@@ -25,7 +31,7 @@ pub async fn check(place: &Place, sessions_expected: usize) -> Result<(), String
         known.extend(processes::descendants(keeper));
     }
     let deadline = Instant::now() + GONE_WAIT;
-    let mut others = processes::belonging(place.node().base());
+    let mut others = processes::belonging(home.node().base());
     others.retain(|pid| !known.contains(pid));
     others.retain(|pid| {
         !processes::wait_gone(*pid, deadline.saturating_duration_since(Instant::now()))
@@ -40,6 +46,6 @@ pub async fn check(place: &Place, sessions_expected: usize) -> Result<(), String
     let names: Vec<&str> = sessions.iter().map(|session| session.id.as_str()).collect();
     match names.len() == sessions_expected {
         true => Ok(()),
-        false => Err(format!("expected {sessions_expected} sessions: {}", names.join(", "))),
+        false => Err(format!("expected {sessions_expected} sessions, found: {}", names.join(", "))),
     }
 }

@@ -1,11 +1,11 @@
-//! `cargo xtask agents`: real agents (Codex, Claude Code) against a stub of their model, and the
-//! official MCP SDKs' clients, all of them with `windlass mcp` as their server. What they need is
-//! installed from its registry, at one version each, and kept below `target`.
+//! `cargo xtask agents`: runs real clients against `windlass mcp`: the agents Codex and Claude Code with a
+//! stub of their model, and the clients of the official MCP SDKs. Each client is installed from its registry
+//! at a pinned version and kept below `target`.
 
 mod agent;
+mod client_home;
 mod install;
 mod leftovers;
-mod place;
 mod png;
 mod row;
 mod scenario;
@@ -22,46 +22,48 @@ use serde::Serialize;
 
 use self::agent::Agent;
 use self::install::Installed;
-use self::row::Row;
-use crate::{Verdict, workspace};
+use self::row::CheckRow;
+use crate::{RunVerdict, workspace};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only these clients
+    /// Run only these clients
     #[arg(long, value_name = "CLIENT", value_delimiter = ',')]
-    only: Vec<Which>,
-    /// One JSON object a line instead of the table
+    only: Vec<ClientChoice>,
+    /// Print one JSON object per line instead of the table
     #[arg(long)]
     json: bool,
-    /// This program instead of the one that is built here
+    /// Test this program instead of building one
     #[arg(long, value_name = "PROGRAM")]
     program: Option<PathBuf>,
 }
 
-/// What `--only` names.
+/// A value of `--only`. An SDK stands for both of its versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Which {
+enum ClientChoice {
     Codex,
     Claude,
     PythonSdk,
     TypescriptSdk,
 }
 
-impl Which {
-    fn clients(self) -> &'static [Client] {
+impl ClientChoice {
+    fn clients(self) -> &'static [ClientUnderTest] {
         match self {
-            Self::Codex => &[Client::Codex],
-            Self::Claude => &[Client::Claude],
-            Self::PythonSdk => &[Client::PythonSdk, Client::PythonSdkOlder],
-            Self::TypescriptSdk => &[Client::TypescriptSdk, Client::TypescriptSdkOlder],
+            Self::Codex => &[ClientUnderTest::Codex],
+            Self::Claude => &[ClientUnderTest::Claude],
+            Self::PythonSdk => &[ClientUnderTest::PythonSdk, ClientUnderTest::PythonSdkOlder],
+            Self::TypescriptSdk => {
+                &[ClientUnderTest::TypescriptSdk, ClientUnderTest::TypescriptSdkOlder]
+            }
         }
     }
 }
 
-/// A client at one version.
+/// A client at one version. `Older` SDKs speak the older revision of MCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Client {
+enum ClientUnderTest {
     Codex,
     Claude,
     PythonSdk,
@@ -70,7 +72,7 @@ enum Client {
     TypescriptSdkOlder,
 }
 
-impl fmt::Display for Client {
+impl fmt::Display for ClientUnderTest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Codex => "codex",
@@ -81,37 +83,38 @@ impl fmt::Display for Client {
     }
 }
 
-/// The rows so far; each is told as it comes, since the whole takes its time.
+/// The results so far. Each is printed when it is added, because the whole run takes minutes.
 #[derive(Debug, Default)]
-struct Report {
-    rows: Vec<Row>,
+struct AgentsReport {
+    rows: Vec<CheckRow>,
 }
 
-impl Report {
-    fn add(&mut self, row: Row) {
+impl AgentsReport {
+    fn add(&mut self, row: CheckRow) {
         let state = if row.passed { "passed" } else { "FAILED" };
         eprintln!("{} {}: {}: {state}", row.client, row.version, row.check);
         self.rows.push(row);
     }
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<RunVerdict> {
     let began = Instant::now();
     let chosen = match args.only.is_empty() {
-        true => Which::value_variants(),
+        true => ClientChoice::value_variants(),
         false => &args.only,
     };
-    let clients: Vec<Client> = chosen.iter().flat_map(|which| which.clients()).copied().collect();
+    let clients: Vec<ClientUnderTest> =
+        chosen.iter().flat_map(|which| which.clients()).copied().collect();
     let program = match &args.program {
         Some(program) => std::path::absolute(program)?,
         None => workspace::windlass()?,
     };
     let installed = Installed::prepare(&clients)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut report = Report::default();
+    let mut report = AgentsReport::default();
     for client in clients {
-        let played = runtime.block_on(play(client, &installed, &program, &mut report));
-        if let Err(error) = played {
+        let done = runtime.block_on(play(client, &installed, &program, &mut report));
+        if let Err(error) = done {
             report.add(broken(client, &error));
         }
     }
@@ -119,17 +122,17 @@ pub fn run(args: &Args) -> Result<Verdict> {
         true => report.rows.iter().for_each(|row| println!("{}", row.json())),
         false => print!("{}", row::table(&report.rows, began.elapsed())),
     }
-    // Last, where the end of a long run is all that is seen of it.
-    let failed: Vec<&Row> = report.rows.iter().filter(|row| !row.passed).collect();
+    // Printed last, because the end of a long run is what a terminal or CI log shows first.
+    let failed: Vec<&CheckRow> = report.rows.iter().filter(|row| !row.passed).collect();
     failed.iter().for_each(|row| eprintln!("{}", row.complaint()));
-    Ok(if failed.is_empty() { Verdict::Good } else { Verdict::Bad })
+    Ok(if failed.is_empty() { RunVerdict::Good } else { RunVerdict::Bad })
 }
 
 async fn play(
-    client: Client,
+    client: ClientUnderTest,
     installed: &Installed,
     program: &Path,
-    report: &mut Report,
+    report: &mut AgentsReport,
 ) -> Result<()> {
     match Agent::of(client) {
         Some(agent) => scenario::play(client, agent, installed, program, report).await,
@@ -137,12 +140,12 @@ async fn play(
     }
 }
 
-/// A client that could not be tried at all has failed; the others are tried nevertheless.
-fn broken(client: Client, error: &anyhow::Error) -> Row {
-    Row {
+/// The failed check of a client that could not run at all. The other clients run nevertheless.
+fn broken(client: ClientUnderTest, error: &anyhow::Error) -> CheckRow {
+    CheckRow {
         client,
         version: Installed::version(client),
-        check: "can be tried".to_owned(),
+        check: "the client can run".to_owned(),
         passed: false,
         words: format!("{error:#}"),
         seconds: 0.0,

@@ -1,17 +1,17 @@
-//! The size of a PNG picture, from its first bytes. Decodes nothing else.
+//! Reads the size of a PNG image from its first bytes. Decodes nothing else.
 
 const SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
 
 /// Width and height, if these bytes are a PNG.
 pub fn size(bytes: &[u8]) -> Option<(u32, u32)> {
     let head = bytes.strip_prefix(SIGNATURE)?;
-    // A chunk's length and kind come before its body; the first chunk is always this one.
+    // A chunk starts with its length and kind. The first chunk is always IHDR.
     let body = head.get(4..)?.strip_prefix(b"IHDR")?;
     let number = |at: usize| Some(u32::from_be_bytes(body.get(at..at + 4)?.try_into().ok()?));
     Some((number(0)?, number(4)?))
 }
 
-/// The first bytes of a picture of that size.
+/// The first bytes of an image of that size.
 #[cfg(test)]
 pub fn of_size(width: u32, height: u32) -> Vec<u8> {
     let parts: [&[u8]; 5] =

@@ -1,24 +1,24 @@
-//! What came of one check of one client, and the table of all.
+//! The result of one check of one client, and the table of all results.
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Client;
+use super::ClientUnderTest;
 
 #[derive(Debug, Serialize)]
-pub struct Row {
-    pub client: Client,
+pub struct CheckRow {
+    pub client: ClientUnderTest,
     pub version: &'static str,
     pub check: String,
     pub passed: bool,
-    /// What was seen, where it is not what was expected.
+    /// What was found instead of the expected. Empty if the check passed.
     pub words: String,
     pub seconds: f64,
 }
 
-impl Row {
+impl CheckRow {
     pub fn json(&self) -> String {
         serde_json::to_string(self).expect("a row is plain data")
     }
@@ -28,8 +28,8 @@ impl Row {
     }
 }
 
-/// The checks of a run, in their order, with the columns as wide as they need.
-pub fn table(rows: &[Row], took: Duration) -> String {
+/// All checks of a run in their order. The columns are as wide as their longest text.
+pub fn table(rows: &[CheckRow], took: Duration) -> String {
     let mut text = String::new();
     let width = rows.iter().map(|row| row.check.chars().count()).max().unwrap_or(0);
     for row in rows {
@@ -49,8 +49,8 @@ mod tests {
 
     #[test]
     fn the_table_says_which_check_failed_and_how_many() {
-        let row = |check: &str, passed| Row {
-            client: Client::Codex,
+        let row = |check: &str, passed| CheckRow {
+            client: ClientUnderTest::Codex,
             version: "1.2.3",
             check: check.to_owned(),
             passed,

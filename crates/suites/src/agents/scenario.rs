@@ -1,27 +1,27 @@
-//! What each agent is put through: prompts in processes of their own, and what the model behind it
-//! must have seen after each; at the end, what is left running.
+//! The scenarios of an agent. Each runs the agent once with one prompt, and checks the tool results that the
+//! stub of its model received. At the end the suite checks which processes are left.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use super::agent::{self, Agent, Sandbox};
+use super::agent::{self, Agent, AgentSandbox};
+use super::client_home::ClientHome;
 use super::install::Installed;
 use super::leftovers;
-use super::place::Place;
 use super::png;
-use super::row::Row;
-use super::stub::{Call, Heard, Script, Seen, Stub};
-use super::{Client, Report};
+use super::row::CheckRow;
+use super::stub::{Script, ScriptedCall, Stub, StubTranscript, ToolResult};
+use super::{AgentsReport, ClientUnderTest};
 
-/// How long one prompt may take. The first one starts a node, on a machine that may be busy.
-const PROMPT_PATIENCE: Duration = Duration::from_secs(90);
+/// How long one prompt may take. The first prompt also starts a node, on a machine that may be busy.
+const PROMPT_WAIT: Duration = Duration::from_secs(90);
 
-/// The size of the picture that [`PICTURE`] shows.
+/// The size of the image that [`PICTURE`] displays.
 const PICTURE_SIZE: (u32, u32) = (40, 30);
 
-/// Shows a picture without any library.
+/// Displays an image without any library.
 const PICTURE: &str = r"
 import struct, zlib
 
@@ -39,7 +39,7 @@ class Picture:
 Picture()
 ";
 
-/// 4 by 3 inches; what is cut off or added around a figure is less than an inch.
+/// A plot of 4 by 3 inches at 100 dpi. Cropping and margins change each side by less than an inch.
 const PLOT: &str = "
 import matplotlib.pyplot as plt
 plt.figure(figsize=(4, 3), dpi=100)
@@ -49,15 +49,15 @@ plt.show()
 const PLOT_WIDTHS: std::ops::Range<u32> = 300..500;
 const PLOT_HEIGHTS: std::ops::Range<u32> = 200..400;
 
-/// What a result must hold.
+/// What a tool result must contain.
 #[derive(Debug, Clone, Copy)]
-enum Expect {
+enum ExpectedResult {
     Text(&'static str),
     Picture,
     Plot,
 }
 
-/// Writes a file into the project, if it is let.
+/// Tries to write a file into the project.
 const WRITE: &str = "
 try:
     open('made', 'w').close()
@@ -67,77 +67,77 @@ except OSError as error:
 ";
 const WRITTEN: &str = "made";
 
-/// One prompt: the code that the model asks to run, and what it must see of each.
+/// One prompt: the code of each `run` call of the stub, and the expected result.
 #[derive(Debug)]
 struct Scenario {
     name: &'static str,
-    sandbox: Sandbox,
-    runs: Vec<(&'static str, Expect)>,
+    sandbox: AgentSandbox,
+    runs: Vec<(&'static str, ExpectedResult)>,
 }
 
 impl Scenario {
-    fn new(name: &'static str, runs: Vec<(&'static str, Expect)>) -> Self {
-        Self { name, sandbox: Sandbox::AsUsual, runs }
+    fn new(name: &'static str, runs: Vec<(&'static str, ExpectedResult)>) -> Self {
+        Self { name, sandbox: AgentSandbox::Default, runs }
     }
 
-    /// Whether the project holds [`WRITTEN`] afterwards.
+    /// Whether the project has the file [`WRITTEN`] afterwards.
     fn writes(&self) -> bool {
-        self.sandbox == Sandbox::ProjectWritable
+        self.sandbox == AgentSandbox::ProjectWritable
     }
 }
 
 fn scenarios(agent: Agent) -> Result<Vec<Scenario>> {
-    let mut pictures = vec![(PICTURE, Expect::Picture)];
+    let mut pictures = vec![(PICTURE, ExpectedResult::Picture)];
     if agent::can_plot()? {
-        pictures.push((PLOT, Expect::Plot));
+        pictures.push((PLOT, ExpectedResult::Plot));
     }
     let mut scenarios = vec![
         Scenario::new(
             "a first prompt sets a variable",
-            vec![("x = 41; print('set', x)", Expect::Text("set 41"))],
+            vec![("x = 41; print('set', x)", ExpectedResult::Text("set 41"))],
         ),
         Scenario::new(
             "a second prompt, in a new process, sees it",
-            vec![("x + 1", Expect::Text("42"))],
+            vec![("x + 1", ExpectedResult::Text("42"))],
         ),
         Scenario::new("a plot arrives as an image", pictures),
         Scenario::new(
-            "an exception is told, and the agent goes on",
+            "an exception is reported, and the session goes on",
             vec![
-                ("1/0", Expect::Text("ZeroDivisionError")),
-                ("print('still', x)", Expect::Text("still 41")),
+                ("1/0", ExpectedResult::Text("ZeroDivisionError")),
+                ("print('still', x)", ExpectedResult::Text("still 41")),
             ],
         ),
     ];
-    // Codex tells with each call what its own sandbox would allow.
+    // Codex sends the rules of its own sandbox with each call.
     if agent == Agent::Codex {
         scenarios.push(Scenario {
             name: "the agent's read-only sandbox holds in the session",
-            sandbox: Sandbox::ReadOnly,
-            runs: vec![(WRITE, Expect::Text("refused:"))],
+            sandbox: AgentSandbox::ReadOnly,
+            runs: vec![(WRITE, ExpectedResult::Text("refused:"))],
         });
         scenarios.push(Scenario {
-            name: "one in which it may write to its project does too",
-            sandbox: Sandbox::ProjectWritable,
-            runs: vec![(WRITE, Expect::Text("written"))],
+            name: "a session may write where the agent's sandbox allows it",
+            sandbox: AgentSandbox::ProjectWritable,
+            runs: vec![(WRITE, ExpectedResult::Text("written"))],
         });
     }
     Ok(scenarios)
 }
 
-/// Plays all scenarios with one agent, in a place of its own.
+/// Runs all scenarios of one agent in a new home.
 pub async fn play(
-    client: Client,
+    client: ClientUnderTest,
     agent: Agent,
     installed: &Installed,
     program: &std::path::Path,
-    report: &mut Report,
+    report: &mut AgentsReport,
 ) -> Result<()> {
-    let place = Place::prepare(program, &installed.node_bin())?;
-    let stub = Stub::start().await.context("the stub cannot listen")?;
-    agent.configure(&place).await?;
+    let home = ClientHome::prepare(program, &installed.node_bin())?;
+    let stub = Stub::start().await.context("the stub of the model cannot listen on 127.0.0.1")?;
+    agent.configure(&home).await?;
     let mut row = |check: &str, began: Instant, outcome: Result<(), String>| {
-        report.add(Row {
+        report.add(CheckRow {
             client,
             version: Installed::version(client),
             check: check.to_owned(),
@@ -148,99 +148,114 @@ pub async fn play(
     };
     for scenario in scenarios(agent)? {
         let began = Instant::now();
-        let outcome = prompt(agent, &place, installed, &stub, &scenario).await;
+        let outcome = prompt(agent, &home, installed, &stub, &scenario).await;
         row(scenario.name, began, outcome);
     }
     let began = Instant::now();
-    let left = leftovers::check(&place, agent.sessions()).await;
-    row("nothing is left but the node and its sessions", began, left);
+    let left = leftovers::check(&home, agent.sessions()).await;
+    row("only the node and its sessions are left", began, left);
     Ok(())
 }
 
-/// Gives the agent one prompt; what is wrong with what came of it.
+/// Gives the agent one prompt and checks the results. The error says what is wrong.
 async fn prompt(
     agent: Agent,
-    place: &Place,
+    home: &ClientHome,
     installed: &Installed,
     stub: &Stub,
     scenario: &Scenario,
 ) -> Result<(), String> {
     let words = format!("Windlass test: {}.", scenario.name);
-    let call = |code: &str| Call { tool: "run", arguments: json!({ "code": code }) };
-    let last_word = format!("That was: {}.", scenario.name);
+    let call = |code: &str| ScriptedCall { tool: "run", arguments: json!({ "code": code }) };
+    let final_message = format!("That was: {}.", scenario.name);
     stub.play(Script {
         prompt: words.clone(),
         calls: scenario.runs.iter().map(|(code, _)| call(code)).collect(),
-        last_word: last_word.clone(),
+        final_message: final_message.clone(),
     });
-    let command = agent.prompt(place, installed, stub, scenario.sandbox, &words);
-    let ended = place.run(command, PROMPT_PATIENCE).await;
-    let heard = stub.heard();
-    if let Some(fault) = &heard.fault {
+    let command = agent.prompt(home, installed, stub, scenario.sandbox, &words);
+    let ended = home.run(command, PROMPT_WAIT).await;
+    let transcript = stub.transcript();
+    if let Some(fault) = &transcript.fault {
         return Err(fault.clone());
     }
     let ended = ended.map_err(|error| format!("{error:#}"))?;
-    judge(scenario, &heard).map_err(|what| format!("{what}; {}", ended.last_words()))?;
-    let written = place.project().join(WRITTEN).exists();
+    judge(scenario, &transcript).map_err(|what| format!("{what}; {}", ended.summary()))?;
+    let written = home.project().join(WRITTEN).exists();
     if written != scenario.writes() {
-        return Err(format!("that {WRITTEN} is in the project afterwards is {written}"));
+        return Err(format!(
+            "the file {WRITTEN} in the project: expected {}, found {written}",
+            scenario.writes()
+        ));
     }
-    match agent.last_word(&ended) {
-        Some(word) if ended.is_well() && word == last_word => Ok(()),
-        word => Err(format!("its last word was {word:?}; {}", ended.last_words())),
+    match agent.final_message(&ended) {
+        Some(word) if ended.is_success() && word == final_message => Ok(()),
+        word => Err(format!("the agent's final message is {word:?}; {}", ended.summary())),
     }
 }
 
-/// What the model saw, against what it should have seen.
-fn judge(scenario: &Scenario, heard: &Heard) -> Result<(), String> {
-    if heard.results.len() != scenario.runs.len() {
-        let (seen, runs, paths) = (heard.results.len(), scenario.runs.len(), heard.paths.len());
-        return Err(format!("the model saw {seen} of {runs} results, in {paths} requests"));
+/// Compares the tool results that the stub received with the expected ones.
+fn judge(scenario: &Scenario, transcript: &StubTranscript) -> Result<(), String> {
+    if transcript.results.len() != scenario.runs.len() {
+        let (seen, runs, paths) =
+            (transcript.results.len(), scenario.runs.len(), transcript.paths.len());
+        return Err(format!("the model received {seen} of {runs} results, in {paths} requests"));
     }
-    if heard.searched {
-        return Err("the model was told the tool's name only, and had to search for it".to_owned());
+    if transcript.searched {
+        return Err(
+            "the agent gave the model only the name of the tool, so the model had to search for it"
+                .to_owned(),
+        );
     }
-    let mut pairs = scenario.runs.iter().zip(&heard.results);
+    let mut pairs = scenario.runs.iter().zip(&transcript.results);
     pairs.try_for_each(|((_, expect), seen)| meets(*expect, seen))
 }
 
-fn meets(expect: Expect, seen: &Seen) -> Result<(), String> {
+fn meets(expect: ExpectedResult, seen: &ToolResult) -> Result<(), String> {
     let sizes: Vec<_> = seen.images.iter().map(|bytes| png::size(bytes)).collect();
     let good = match expect {
-        Expect::Text(words) => seen.text.contains(words),
-        Expect::Picture => sizes == [Some(PICTURE_SIZE)],
-        Expect::Plot => matches!(sizes[..], [Some((width, height))]
+        ExpectedResult::Text(words) => seen.text.contains(words),
+        ExpectedResult::Picture => sizes == [Some(PICTURE_SIZE)],
+        ExpectedResult::Plot => matches!(sizes[..], [Some((width, height))]
             if PLOT_WIDTHS.contains(&width) && PLOT_HEIGHTS.contains(&height)),
     };
     let text = &seen.text;
-    good.then_some(()).ok_or_else(|| format!("not {expect:?}: saw {text:?} and images {sizes:?}"))
+    good.then_some(()).ok_or_else(|| {
+        format!("expected {expect:?}, got the text {text:?} and images of sizes {sizes:?}")
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn seen(text: &str, images: &[&[u8]]) -> Seen {
-        Seen { text: text.to_owned(), images: images.iter().map(|one| one.to_vec()).collect() }
+    fn seen(text: &str, images: &[&[u8]]) -> ToolResult {
+        ToolResult {
+            text: text.to_owned(),
+            images: images.iter().map(|one| one.to_vec()).collect(),
+        }
     }
 
     #[test]
     fn a_result_must_hold_what_was_asked_for() {
-        assert!(meets(Expect::Text("set 41"), &seen("Output:\nset 41\n", &[])).is_ok());
-        assert!(meets(Expect::Text("set 41"), &seen("set 4", &[])).is_err());
-        assert!(meets(Expect::Picture, &seen("an image of 40 by 30", &[])).is_err());
-        assert!(meets(Expect::Picture, &seen("", &[b"not a picture"])).is_err());
-        assert!(meets(Expect::Picture, &seen("", &[&png::of_size(40, 30)])).is_ok());
-        assert!(meets(Expect::Plot, &seen("", &[&png::of_size(40, 30)])).is_err());
-        assert!(meets(Expect::Plot, &seen("", &[&png::of_size(401, 299)])).is_ok());
+        assert!(meets(ExpectedResult::Text("set 41"), &seen("Output:\nset 41\n", &[])).is_ok());
+        assert!(meets(ExpectedResult::Text("set 41"), &seen("set 4", &[])).is_err());
+        assert!(meets(ExpectedResult::Picture, &seen("an image of 40 by 30", &[])).is_err());
+        assert!(meets(ExpectedResult::Picture, &seen("", &[b"not a picture"])).is_err());
+        assert!(meets(ExpectedResult::Picture, &seen("", &[&png::of_size(40, 30)])).is_ok());
+        assert!(meets(ExpectedResult::Plot, &seen("", &[&png::of_size(40, 30)])).is_err());
+        assert!(meets(ExpectedResult::Plot, &seen("", &[&png::of_size(401, 299)])).is_ok());
     }
 
     #[test]
     fn a_result_that_never_came_is_missed() {
-        let scenario = Scenario::new("a", vec![("1", Expect::Text("1")); 2]);
-        let heard = |count| Heard { results: vec![seen("1", &[]); count], ..Heard::default() };
-        assert!(judge(&scenario, &heard(2)).is_ok());
-        assert!(judge(&scenario, &heard(1)).is_err());
-        assert!(judge(&scenario, &Heard { searched: true, ..heard(2) }).is_err());
+        let scenario = Scenario::new("a", vec![("1", ExpectedResult::Text("1")); 2]);
+        let transcript = |count| StubTranscript {
+            results: vec![seen("1", &[]); count],
+            ..StubTranscript::default()
+        };
+        assert!(judge(&scenario, &transcript(2)).is_ok());
+        assert!(judge(&scenario, &transcript(1)).is_err());
+        assert!(judge(&scenario, &StubTranscript { searched: true, ..transcript(2) }).is_err());
     }
 }

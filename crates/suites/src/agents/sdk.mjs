@@ -1,7 +1,7 @@
-// Checks `windlass mcp` with the official TypeScript SDK's client, of either generation, and prints
-// one JSON object a check.
+// Checks `windlass mcp` with the client of the official TypeScript SDK, in its newest or its older version,
+// and prints one JSON object per check.
 //
-// Arguments: the program, the revision to negotiate, the directory of the packages.
+// Arguments: the program, the MCP revision to negotiate, the directory of the SDK's package.
 
 import { createRequire } from "node:module";
 
@@ -13,7 +13,7 @@ const TOOLS = ["continue", "interrupt", "read_output", "reset", "run", "sessions
 // How long one call may take.
 const CALLED_WITHIN_MS = 30_000;
 
-// How long the turn after a cancelled one may take: far less than the cancelled one would.
+// How long the turn after a cancelled turn may take. The cancelled turn itself would take far longer.
 const STOPPED_WITHIN_MS = 10_000;
 
 const PICTURE = String.raw`
@@ -31,7 +31,7 @@ const SLOW = "import time\nfor n in range(8):\n    print('step', n, flush=True)\
 const ENDLESS = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n";
 const LONG = "for n in range(40000): print('line', n)\n";
 
-/** The client, and how it takes the options of a call: that differs between the generations. */
+/** The client, and a function that calls a tool. The two SDK versions take options in different places. */
 async function connect() {
   const older = revision < "2026";
   const { Client } = require(
@@ -42,10 +42,10 @@ async function connect() {
   );
   const options = older ? {} : { versionNegotiation: { mode: "auto" } };
   const client = new Client({ name: "windlass-sdk-test", version: "1" }, options);
-  // The SDK passes on few variables by itself; the node's directories are not among them.
+  // By default the SDK passes only a few variables, without those of the node's directories.
   const env = { ...process.env };
   const transport = new StdioClientTransport({ command: program, args: ["mcp"], env });
-  // The older generation keeps to itself what was agreed, but tells its transport.
+  // The older client does not expose the negotiated revision, but passes it to its transport.
   let agreed;
   transport.setProtocolVersion = (version) => (agreed = version);
   await client.connect(transport);
@@ -68,7 +68,7 @@ const textOf = (result) =>
 const { client, call, negotiated } = await connect();
 const run = (code, options) => call("run", { code }, options);
 
-// In this order: they build on each other.
+// The checks depend on each other and run in this order.
 const checks = {
   "the revision is negotiated": async () => need(negotiated() === revision, negotiated()),
 
@@ -85,8 +85,8 @@ const checks = {
     need(textOf(result).includes("set 41") && !result.isError, result);
   },
 
-  // The SDK validates a result against the schema that was listed, and throws.
-  "structured content fits the output schema": async () => {
+  // The SDK validates each result against the listed schema and throws if it does not match.
+  "structured content matches the output schema": async () => {
     const { structuredContent } = await run("x + 1");
     need(structuredContent?.state === "done", structuredContent);
   },
@@ -109,7 +109,7 @@ const checks = {
     need(result.isError === true && textOf(result).includes("ZeroDivisionError"), result);
   },
 
-  "a long turn tells its progress": async () => {
+  "a long turn reports progress": async () => {
     let told = 0;
     const result = await run(SLOW, { onprogress: () => (told += 1) });
     need(told > 0, "no progress");
@@ -118,7 +118,7 @@ const checks = {
 
   "a cancelled call stops its turn": async () => {
     const controller = new AbortController();
-    const onprogress = () => controller.abort("the test has seen enough");
+    const onprogress = () => controller.abort("the check has seen progress");
     const timeout = STOPPED_WITHIN_MS;
     const ended = await run(ENDLESS, { onprogress, signal: controller.signal, timeout }).then(
       () => "answered",

@@ -1,7 +1,7 @@
-"""Checks `windlass mcp` with the official Python SDK's client, of either generation, and prints one
-JSON object a check. Results are looked at as they are on the wire, where both are alike.
+"""Checks `windlass mcp` with the client of the official Python SDK, in its newest or its older version, and
+prints one JSON object per check. The checks read results in their wire form, which both versions share.
 
-Arguments: the program, the revision to negotiate.
+Arguments: the program, the MCP revision to negotiate.
 """
 
 import base64
@@ -23,7 +23,7 @@ TOOLS = {"run", "continue", "interrupt", "reset", "sessions", "read_output"}
 # How long one check may take.
 CHECKED_WITHIN_S = 30
 
-# How long the turn after a cancelled one may take: far less than the cancelled one would.
+# How long the turn after a cancelled turn may take. The cancelled turn itself would take far longer.
 STOPPED_WITHIN_S = 10
 
 PICTURE = r"""
@@ -43,7 +43,7 @@ LONG = "for n in range(40000): print('line', n)\n"
 
 
 class Newer:
-    """The client of the generation that speaks the newest revision."""
+    """The client of the newest SDK version."""
 
     def __init__(self, client):
         self._client = client
@@ -60,7 +60,7 @@ class Newer:
         return wire(await self._client.read_resource(uri))
 
     async def cancelled_by(self, begun, arguments):
-        """Calls `run` and abandons the call once it has begun."""
+        """Calls `run` and cancels the call when its first progress arrives."""
         async with anyio.create_task_group() as group:
             group.start_soon(self.call, "run", arguments, begun.tell)
             await begun.wait()
@@ -68,7 +68,7 @@ class Newer:
 
 
 class Older(Newer):
-    """The session of the generation before: abandoning a call does not cancel it by itself."""
+    """The session of the older SDK version: cancelling the task does not cancel the call on the server."""
 
     def __init__(self, session, initialized):
         self._client = session
@@ -88,7 +88,7 @@ class Older(Newer):
 
 
 class Begun:
-    """An event that progress sets."""
+    """An event that the first progress notification sets."""
 
     def __init__(self):
         self.count = 0
@@ -105,7 +105,7 @@ class Begun:
 
 @asynccontextmanager
 async def connected():
-    # The SDK passes on few variables by itself; the node's directories are not among them.
+    # By default the SDK passes only a few variables, without those of the node's directories.
     server = StdioServerParameters(command=PROGRAM, args=["mcp"], env=dict(os.environ))
     if hasattr(mcp, "Client"):
         async with mcp.Client(server) as client:
@@ -131,7 +131,7 @@ def need(condition, *seen):
 
 
 class Checks:
-    """Each check is a method; they build on each other, in this order."""
+    """Each check is a method. The checks depend on each other and run in this order."""
 
     def __init__(self, client):
         self.client = client
@@ -159,12 +159,12 @@ class Checks:
         structured = result["structuredContent"]
         jsonschema.validate(structured, self.schema)
         need(structured["state"] == "done", structured)
-        # A schema that takes anything would prove nothing.
+        # A schema that accepts everything would prove nothing.
         try:
             jsonschema.validate({"state": 1}, self.schema)
         except jsonschema.ValidationError:
             return
-        raise AssertionError("the output schema takes anything")
+        raise AssertionError("the output schema accepts everything")
 
     async def variable(self):
         result = await self.run("x + 1")
@@ -213,11 +213,11 @@ CHECKS = {
     "the revision is negotiated": Checks.revision,
     "the tools are listed": Checks.tools,
     "code runs": Checks.code,
-    "structured content fits the output schema": Checks.structured,
+    "structured content matches the output schema": Checks.structured,
     "a variable is kept": Checks.variable,
     "a picture is image content": Checks.picture,
     "an exception is a tool error": Checks.exception,
-    "a long turn tells its progress": Checks.progress,
+    "a long turn reports progress": Checks.progress,
     "a cancelled call stops its turn": Checks.cancel,
     "the full output is a resource": Checks.resource,
     "the session is listed": Checks.sessions,
@@ -225,7 +225,7 @@ CHECKS = {
 
 
 def words_of(error):
-    """What went wrong, also where a task group wrapped it."""
+    """The text of an error. Unwraps the exception groups of task groups."""
     while getattr(error, "exceptions", None):
         error = error.exceptions[0]
     return "%s: %s" % (type(error).__name__, error)

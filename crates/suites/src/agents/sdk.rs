@@ -1,5 +1,5 @@
-//! The official SDKs' clients: a script for each language, which prints one JSON object a check.
-//! What must be checked is listed here, so that a script that ends early has failed.
+//! The clients of the official MCP SDKs. A script for each language runs the checks and prints one JSON
+//! object per check. The list of checks is here, so that a check is failed if the script ends before it.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,42 +8,42 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::Deserialize;
 
+use super::client_home::{ClientHome, ProgramExit};
 use super::install::Installed;
 use super::leftovers;
-use super::place::{Ended, Place};
-use super::row::Row;
-use super::{Client, Report};
+use super::row::CheckRow;
+use super::{AgentsReport, ClientUnderTest};
 
 /// `sdk.py PROGRAM REVISION`
 const PYTHON: &str = include_str!("sdk.py");
 
-/// `sdk.mjs PROGRAM REVISION DIRECTORY`, the directory being that of the packages.
+/// `sdk.mjs PROGRAM REVISION DIRECTORY`. The directory holds the SDK's package.
 const TYPESCRIPT: &str = include_str!("sdk.mjs");
 
-/// The revisions of MCP that the SDKs' generations speak.
+/// The MCP revisions of the newest and of the older SDKs.
 const NEWEST: &str = "2026-07-28";
 const OLDER: &str = "2025-11-25";
 
 /// How long all checks of one client may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const CLIENT_WAIT: Duration = Duration::from_secs(120);
 
-/// What each script checks, in its words.
+/// The names of all checks. Both scripts use the same names.
 const CHECKS: [&str; 11] = [
     "the revision is negotiated",
     "the tools are listed",
     "code runs",
-    "structured content fits the output schema",
+    "structured content matches the output schema",
     "a variable is kept",
     "a picture is image content",
     "an exception is a tool error",
-    "a long turn tells its progress",
+    "a long turn reports progress",
     "a cancelled call stops its turn",
     "the full output is a resource",
     "the session is listed",
 ];
 
 #[derive(Debug, Deserialize)]
-struct Checked {
+struct ScriptCheck {
     check: String,
     passed: bool,
     words: String,
@@ -51,22 +51,22 @@ struct Checked {
 }
 
 pub async fn play(
-    client: Client,
+    client: ClientUnderTest,
     installed: &Installed,
     program: &Path,
-    report: &mut Report,
+    report: &mut AgentsReport,
 ) -> Result<()> {
-    let place = Place::prepare(program, &installed.node_bin())?;
-    let ended = place.run(script(client, installed, &place), PATIENCE).await?;
+    let home = ClientHome::prepare(program, &installed.node_bin())?;
+    let ended = home.run(script(client, installed, &home), CLIENT_WAIT).await?;
     for checked in checked(&ended) {
         report.add(row(client, checked));
     }
     let began = Instant::now();
-    let left = leftovers::check(&place, 1).await;
+    let left = leftovers::check(&home, 1).await;
     report.add(row(
         client,
-        Checked {
-            check: "nothing is left but the node and its sessions".to_owned(),
+        ScriptCheck {
+            check: "only the node and its sessions are left".to_owned(),
             passed: left.is_ok(),
             words: left.err().unwrap_or_default(),
             seconds: began.elapsed().as_secs_f64(),
@@ -75,47 +75,48 @@ pub async fn play(
     Ok(())
 }
 
-fn script(client: Client, installed: &Installed, place: &Place) -> Command {
+fn script(client: ClientUnderTest, installed: &Installed, home: &ClientHome) -> Command {
     let directory = installed.directory(client);
     let revision = match client {
-        Client::PythonSdkOlder | Client::TypescriptSdkOlder => OLDER,
+        ClientUnderTest::PythonSdkOlder | ClientUnderTest::TypescriptSdkOlder => OLDER,
         _ => NEWEST,
     };
     let mut command = match client {
-        Client::TypescriptSdk | Client::TypescriptSdkOlder => {
-            let mut node = place.command(installed.node_bin().join("node"));
+        ClientUnderTest::TypescriptSdk | ClientUnderTest::TypescriptSdkOlder => {
+            let mut node = home.command(installed.node_bin().join("node"));
             node.args(["--input-type=module", "--eval", TYPESCRIPT, "--"]);
             node
         }
         _ => {
-            let mut python = place.command(directory.join("bin/python"));
+            let mut python = home.command(directory.join("bin/python"));
             python.args(["-c", PYTHON]);
             python
         }
     };
-    command.arg(place.node().program()).arg(revision).arg(directory);
+    command.arg(home.node().program()).arg(revision).arg(directory);
     command
 }
 
-/// Every check, in its order: as the script told it, or as failed since it told nothing.
-fn checked(ended: &Ended) -> Vec<Checked> {
+/// All checks in their order. A check that the script did not report is failed.
+fn checked(ended: &ProgramExit) -> Vec<ScriptCheck> {
     let lines = ended.stdout.lines();
-    let mut told: Vec<Checked> = lines.filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let mut told: Vec<ScriptCheck> =
+        lines.filter_map(|line| serde_json::from_str(line).ok()).collect();
     let all = CHECKS.iter().map(|check| {
         let at = told.iter().position(|checked| checked.check == *check);
-        at.map(|at| told.swap_remove(at)).unwrap_or_else(|| Checked {
+        at.map(|at| told.swap_remove(at)).unwrap_or_else(|| ScriptCheck {
             check: (*check).to_owned(),
             passed: false,
-            words: format!("not told; {}", ended.last_words()),
+            words: format!("the script did not report this check; {}", ended.summary()),
             seconds: 0.0,
         })
     });
     all.collect()
 }
 
-fn row(client: Client, checked: Checked) -> Row {
-    let Checked { check, passed, words, seconds } = checked;
-    Row { client, version: Installed::version(client), check, passed, words, seconds }
+fn row(client: ClientUnderTest, checked: ScriptCheck) -> CheckRow {
+    let ScriptCheck { check, passed, words, seconds } = checked;
+    CheckRow { client, version: Installed::version(client), check, passed, words, seconds }
 }
 
 #[cfg(test)]
@@ -123,15 +124,15 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
 
-    use super::super::place::How;
+    use super::super::client_home::ExitCause;
     use super::*;
 
     #[test]
     fn a_check_that_a_script_does_not_tell_has_failed() {
         let stdout =
             "noise\n{\"check\":\"code runs\",\"passed\":true,\"words\":\"\",\"seconds\":1}\n";
-        let ended = Ended {
-            how: How::ByItself(ExitStatus::from_raw(256)),
+        let ended = ProgramExit {
+            cause: ExitCause::Exited(ExitStatus::from_raw(256)),
             stdout: stdout.to_owned(),
             stderr: "Traceback\nboom\n".to_owned(),
         };

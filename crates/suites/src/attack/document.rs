@@ -1,5 +1,5 @@
-//! The table of the attacks in `docs/security.md`, between two marks. It is written by
-//! `cargo xtask attack --document`; a test fails when the document is not what would be written.
+//! The table of attacks in `docs/security.md`, between two marker comments. `cargo xtask attack --document`
+//! writes it. A test fails if the document has another table.
 
 use std::fs;
 
@@ -19,10 +19,14 @@ pub fn write() -> Result<()> {
     Ok(())
 }
 
-/// The document with today's table.
+/// The document with the current table.
 fn with_table(text: &str) -> Result<String> {
-    let (before, rest) = text.split_once(BEGIN).context("the document has no mark to begin at")?;
-    let (_, after) = rest.split_once(END).context("the document has no mark to end at")?;
+    let (before, rest) = text
+        .split_once(BEGIN)
+        .context("docs/security.md has no comment that starts the table of attacks")?;
+    let (_, after) = rest
+        .split_once(END)
+        .context("docs/security.md has no comment that ends the table of attacks")?;
     Ok(format!("{before}{BEGIN}{}{END}{after}", attacks::document_table()))
 }
 

@@ -1,5 +1,4 @@
-//! One half of a run: every attack at every level and network setting, with the rights of whoever runs
-//! this.
+//! One half of a run: every attack at every level and network setting, as the current user.
 
 use std::path::Path;
 
@@ -7,14 +6,14 @@ use anyhow::{Context, Result};
 use windlass_protocol::confinement::Isolation;
 use windlass_testkit::attacks::{Attack, AttackStage, AttackVerdict, NetworkSetting};
 
-use super::row::Row;
+use super::row::AttackRow;
 
-/// Plays the attacks and gives each row as soon as it is known.
+/// Runs the attacks and passes each result to `tell` as soon as the attack has ended.
 pub fn play(
     program: &Path,
     attacks: &[Attack],
     settings: &[(Isolation, NetworkSetting)],
-    mut tell: impl FnMut(Row),
+    mut tell: impl FnMut(AttackRow),
 ) -> Result<()> {
     let mine: Vec<&Attack> = attacks.iter().filter(|attack| attack.is_for_this_user()).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -31,7 +30,7 @@ async fn play_setting(
     stage: &mut AttackStage,
     attacks: &[&Attack],
     setting: (Isolation, NetworkSetting),
-    tell: &mut impl FnMut(Row),
+    tell: &mut impl FnMut(AttackRow),
 ) -> Result<()> {
     let (level, network) = setting;
     let mut attacks = attacks.to_vec();
@@ -39,8 +38,9 @@ async fn play_setting(
         attacks.retain(|attack| !attack.is_played_once());
     }
     if let Some(why) = stage.refusal(level, network).await? {
-        let refused =
-            |attack: &&Attack| Row::new(attack, setting, AttackVerdict::NotClaimed(why.clone()));
+        let refused = |attack: &&Attack| {
+            AttackRow::new(attack, setting, AttackVerdict::NotClaimed(why.clone()))
+        };
         attacks.iter().map(refused).for_each(tell);
         return Ok(());
     }
@@ -48,13 +48,13 @@ async fn play_setting(
     for attack in &attacks {
         let verdict = scene.play(attack).await;
         let context = || format!("{} at {level} with network {network}", attack.program);
-        tell(Row::new(attack, setting, verdict.with_context(context)?));
+        tell(AttackRow::new(attack, setting, verdict.with_context(context)?));
     }
     if let Some(last) = attacks.last()
         && !scene.victim_is_whole().await?
     {
-        let harm = AttackVerdict::Through("another session was harmed by one of them".to_owned());
-        tell(Row::new(last, setting, harm));
+        let harm = AttackVerdict::Through("one of the attacks harmed another session".to_owned());
+        tell(AttackRow::new(last, setting, harm));
     }
     Ok(())
 }

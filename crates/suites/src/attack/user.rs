@@ -1,5 +1,5 @@
-//! The half of a run that an ordinary user plays, when root runs the command: the user is made, the
-//! two programs are put where it can read them, and this program is run again as that user.
+//! The ordinary user's half of a run, when root runs the command. It creates the user, copies `windlass` and
+//! `xtask` to a directory that the user can read, and runs this program again as that user.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,38 +8,38 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::row::Row;
+use super::row::AttackRow;
 use super::{Args, must};
 use crate::workspace;
 
-/// The user that tests run as, as in `.ci/run`.
+/// The same user that `.ci/run` runs tests as.
 const USER: &str = "windlass-test";
 
-/// Where the programs and the user's stage are put.
-const PLACE: &str = "/srv";
+/// The directory for the copied programs and the user's test files. Neither /tmp nor /var/tmp: a session has
+/// its own private /tmp and /var/tmp.
+const PARENT: &str = "/srv";
 
-/// What this command was told by variables, and its half is too: how nodes start workers, and where the
-/// programs are.
-const PASSED_ON: [&str; 2] = ["WINDLASS_TEST_START", "WINDLASS_TEST_ATTACKS"];
+/// Environment variables to pass on to the user's half: the start method of the nodes, and the directory of
+/// the attacks.
+const PASSED_VARIABLES: [&str; 2] = ["WINDLASS_TEST_START", "WINDLASS_TEST_ATTACKS"];
 
-pub fn play(program: &Path, args: &Args) -> Result<Vec<Row>> {
+pub fn play(program: &Path, args: &Args) -> Result<Vec<AttackRow>> {
     if workspace::output_of(Command::new("id").arg(USER)).is_err() {
         must(Command::new("useradd").args(["--system", "--no-create-home", USER]))?;
     }
-    let place = tempfile::Builder::new().prefix("wl-").tempdir_in(PLACE)?;
-    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755))?;
-    let (windlass, xtask) = (place.path().join("windlass"), place.path().join("xtask"));
+    let directory = tempfile::Builder::new().prefix("wl-").tempdir_in(PARENT)?;
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
+    let (windlass, xtask) = (directory.path().join("windlass"), directory.path().join("xtask"));
     fs::copy(program, &windlass)?;
     fs::copy(std::env::current_exe()?, &xtask)?;
-    // The stage is put up here: neither in /tmp nor in /var/tmp, of which a session has its own.
-    let stage = place.path().join("stage");
+    let stage = directory.path().join("stage");
     fs::create_dir(&stage)?;
     must(Command::new("chown").arg(USER).arg(&stage))?;
     let mut words = vec![
         "cd /tmp && env -i HOME=/tmp PATH=/usr/bin:/bin".to_owned(),
         format!("WINDLASS_TEST_PLACE={}", stage.display()),
     ];
-    for name in PASSED_ON {
+    for name in PASSED_VARIABLES {
         words.extend(std::env::var(name).map(|value| format!("{name}={value}")));
     }
     words.extend([
@@ -62,7 +62,8 @@ pub fn play(program: &Path, args: &Args) -> Result<Vec<Row>> {
     su.args([USER, "-s", "/bin/sh", "-c"]).arg(words.join(" ")).current_dir("/tmp");
     let text = workspace::output_of(&mut su)?;
     let read = |line: &str| {
-        serde_json::from_str(line).with_context(|| format!("the user's half says {line:?}"))
+        serde_json::from_str(line)
+            .with_context(|| format!("cannot parse this line of the user's half: {line:?}"))
     };
     text.lines().map(read).collect()
 }

@@ -1,5 +1,5 @@
-//! The node of one seed: how it is started, killed and started again, on which disk, under which limits and
-//! with which clock. Only the faults change it; clients know its doors and nothing else.
+//! The node of one seed: starts it, ends it and starts it again, on a given disk, with given limits and
+//! clock. Only faults use this module. Clients know only the addresses of the node.
 
 use std::fs::{self, File, OpenOptions};
 use std::net::SocketAddr;
@@ -14,33 +14,33 @@ use windlass_client::Token;
 use windlass_protocol::api::StopSessions;
 use windlass_testkit::{TestNode, processes};
 
-use super::http::Door;
+use super::raw_http::NodeEndpoint;
 
-/// Names the file with the milliseconds that the node adds to its clock.
+/// The variable that names the file with the milliseconds that the node adds to its clock.
 const CLOCK_FILE: &str = "WINDLASS_TEST_CLOCK_OFFSET_FILE";
 
-/// How long a node may take to be up again.
+/// How long a node may take to start again.
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// Between two attempts to start a node that did not come up.
+/// The time between two attempts to start a node.
 const START_AGAIN: Duration = Duration::from_millis(300);
 
 #[derive(Debug)]
 pub struct ChaosNode {
     pub node: TestNode,
-    pub place: TempDir,
+    pub directory: TempDir,
     pub state: PathBuf,
     address: SocketAddr,
 }
 
-/// How the node goes away before it comes back.
+/// How the node ends before it is started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Going {
+pub enum NodeExit {
     Killed,
     Stopped,
 }
 
-/// What the next start of the node is held to.
+/// The resource limits of the next start of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartLimits {
     Usual,
@@ -49,35 +49,37 @@ pub enum StartLimits {
 }
 
 impl StartLimits {
-    /// As a shell says it.
+    /// The shell command that sets the limits.
     fn words(self) -> &'static str {
         match self {
             Self::Usual => "",
             Self::FewDescriptors => "ulimit -n 200",
-            // Kibibytes of address space: more than a node and its interpreters use.
+            // KiB of address space: more than a node and its interpreters use.
             Self::LittleMemory => "ulimit -v 1500000",
         }
     }
 }
 
 impl ChaosNode {
-    /// Starts a node. With `disk`, its state lies there. `cgroup` is a directory that it is put into.
+    /// Starts a node. With `disk`, its state directory is there. With `cgroup`, the node runs in that cgroup.
     pub async fn start(
         program: &Path,
         start_by: &str,
         disk: Option<&Path>,
         cgroup: Option<&Path>,
     ) -> Result<Self> {
-        let place = tempfile::Builder::new().prefix("wl-chaos-").tempdir_in("/tmp")?;
+        let directory = tempfile::Builder::new().prefix("wl-chaos-").tempdir_in("/tmp")?;
         let state = match disk {
-            Some(disk) => disk.join(place.path().file_name().context("no name")?),
-            None => place.path().join("state"),
+            Some(disk) => {
+                disk.join(directory.path().file_name().context("a temporary directory has a name")?)
+            }
+            None => directory.path().join("state"),
         };
-        let limits = place.path().join("limits");
+        let limits = directory.path().join("limits");
         fs::write(&limits, "")?;
-        let clock = place.path().join("clock");
+        let clock = directory.path().join("clock");
         fs::write(&clock, "0")?;
-        let starter = place.path().join("windlass");
+        let starter = directory.path().join("windlass");
         let enter = cgroup
             .map(|dir| format!("echo $$ > {}/cgroup.procs\n", dir.display()))
             .unwrap_or_default();
@@ -97,23 +99,23 @@ impl ChaosNode {
             .state_dir(&state)
             .prepare()?;
         node.restart().await?;
-        Ok(Self { node, place, state, address })
+        Ok(Self { node, directory, state, address })
     }
 
-    pub fn socket(&self) -> Door {
-        Door::Socket(self.node.dirs().socket())
+    pub fn socket(&self) -> NodeEndpoint {
+        NodeEndpoint::Socket(self.node.dirs().socket())
     }
 
-    pub fn tcp(&self) -> Result<Door> {
+    pub fn tcp(&self) -> Result<NodeEndpoint> {
         let token = Token::read(&self.node.dirs().token())?;
-        Ok(Door::Tcp { address: self.address, token: token.as_str().to_owned() })
+        Ok(NodeEndpoint::Tcp { address: self.address, token: token.as_str().to_owned() })
     }
 
     pub fn is_alive(&self) -> bool {
         processes::alive(self.node.pid())
     }
 
-    /// What the node wrote to its log, and the log before it.
+    /// The node's log, with the rotated log before it.
     pub fn log(&self) -> String {
         let path = self.node.dirs().log();
         let read =
@@ -122,18 +124,19 @@ impl ChaosNode {
     }
 
     pub fn set_limits(&self, limits: StartLimits) -> Result<()> {
-        Ok(fs::write(self.place.path().join("limits"), limits.words())?)
+        Ok(fs::write(self.directory.path().join("limits"), limits.words())?)
     }
 
-    /// The node's wall clock is moved by so much, from its next look on.
+    /// Moves the node's wall clock by `offset_ms`, from its next reading on.
     pub fn set_clock(&self, offset_ms: i64) -> Result<()> {
-        // Renamed into place: the node may look at any moment.
-        let (clock, next) = (self.place.path().join("clock"), self.place.path().join("clock.next"));
+        // Renamed into place: the node may read the file at any moment.
+        let (clock, next) =
+            (self.directory.path().join("clock"), self.directory.path().join("clock.next"));
         fs::write(&next, offset_ms.to_string())?;
         Ok(fs::rename(next, clock)?)
     }
 
-    /// Keeps clients that would start a node from doing so, while this one is away on purpose.
+    /// Takes the start lock, so that no client starts a node while a fault keeps the node down.
     pub fn hold_starts(&self) -> Result<File> {
         let path = self.node.dirs().start_lock();
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
@@ -141,19 +144,19 @@ impl ChaosNode {
         Ok(file)
     }
 
-    /// Takes the node away.
-    pub async fn go(&mut self, going: Going) -> Result<()> {
-        match going {
-            Going::Killed => {
+    /// Ends the node.
+    pub async fn end(&mut self, exit: NodeExit) -> Result<()> {
+        match exit {
+            NodeExit::Killed => {
                 self.node.kill9();
                 Ok(())
             }
-            Going::Stopped => self.node.stop(StopSessions::Keep).await,
+            NodeExit::Stopped => self.node.stop(StopSessions::Keep).await,
         }
     }
 
-    /// Starts the node again; gives why the first attempt failed, if it did.
-    pub async fn come_back(&mut self) -> Result<Option<String>> {
+    /// Starts the node again. Returns why the first attempt failed, if it did.
+    pub async fn start_again(&mut self) -> Result<Option<String>> {
         let until = Instant::now() + START_MAX;
         let mut first_failure = None;
         loop {
@@ -163,13 +166,13 @@ impl ChaosNode {
                     first_failure.get_or_insert(format!("{error:#}"));
                     tokio::time::sleep(START_AGAIN).await;
                 }
-                Err(error) => return Err(error.context("the node does not start any more")),
+                Err(error) => return Err(error.context("the node does not start again")),
             }
         }
     }
 }
 
-/// A port that nobody listens on now.
+/// An address on which no process listens now.
 fn free_address() -> Result<SocketAddr> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

@@ -1,18 +1,18 @@
-//! The code that turns run, and what each must print. Every turn leaves a mark in the session's memory and
-//! in a file of its workspace, so that a turn that ran twice, or in another session, shows.
+//! The code that turns run, and the output that each must have. Every turn leaves a mark in the session's
+//! memory and in a file of its workspace. The marks reveal a turn that ran twice or in another session.
 
 use super::random::Random;
 
-/// The file of the workspace that every turn appends its id to.
+/// The file in the workspace to which every turn appends its id.
 pub const MARKS: &str = "marks";
 
 /// What a turn's output must be.
 #[derive(Debug, Clone)]
 pub enum Expected {
     Exactly(Vec<u8>),
-    /// The bytes, and then whatever the interpreter says of an error.
+    /// The bytes, and then any error text of the interpreter.
     Beginning(Vec<u8>),
-    /// Whole lines of two streams: each stream in its order, the two mixed in any way.
+    /// Complete lines of two streams: each stream in its order, the streams mixed in any way.
     TwoStreams {
         stdout: Vec<String>,
         stderr: Vec<String>,
@@ -20,14 +20,14 @@ pub enum Expected {
     Anything,
 }
 
-/// Code, and what it prints.
+/// The code of a turn, and its expected output.
 #[derive(Debug, Clone)]
-pub struct Program {
+pub struct TurnProgram {
     pub code: String,
     pub expected: Expected,
 }
 
-/// Marks that the turn ran. A full disk keeps the file from growing; memory has the mark then.
+/// Code that leaves the marks of a turn. If the disk is full, only memory has the mark.
 pub fn preamble(turn: &str, token: &str) -> String {
     format!(
         "import os as _o\n\
@@ -41,13 +41,13 @@ pub fn preamble(turn: &str, token: &str) -> String {
     )
 }
 
-/// Prints what the session's memory holds.
+/// Code that prints the marks in the session's memory.
 pub fn state() -> &'static str {
     "import json;print(json.dumps([me,seen]))\n"
 }
 
-/// Numbered lines, written in four ways.
-pub fn numbered(turn: &str, random: &mut Random) -> Program {
+/// Prints numbered lines in four ways.
+pub fn numbered(turn: &str, random: &mut Random) -> TurnProgram {
     let sizes = [(5, 10), (5, 10), (50, 30), (200, 60), (1000, 50), (100, 4000)];
     let (lines, width) = *random.pick(&sizes);
     let pause = if random.chance(20) { 0.002 } else { 0.0 };
@@ -64,11 +64,11 @@ pub fn numbered(turn: &str, random: &mut Random) -> Program {
     );
     let line = |i: usize| format!("{turn}:{i}:{}\n", "ab".repeat((i * 7919) % width));
     let printed: String = (0..lines).map(line).collect();
-    Program { code, expected: Expected::Exactly(printed.into_bytes()) }
+    TurnProgram { code, expected: Expected::Exactly(printed.into_bytes()) }
 }
 
-/// Bytes that are not UTF-8, NUL, and a character split over two writes.
-pub fn odd_bytes(random: &mut Random) -> Program {
+/// Prints bytes that are not UTF-8, NUL bytes, and a character that is split over two writes.
+pub fn odd_bytes(random: &mut Random) -> TurnProgram {
     let rounds = random.within(1, 40);
     let code = format!(
         "import os\n\
@@ -78,11 +78,11 @@ pub fn odd_bytes(random: &mut Random) -> Program {
     let mut once: Vec<u8> = (0..=255).collect();
     once.extend_from_slice(b"\xc3\xa9\n");
     let rounds = usize::try_from(rounds).unwrap_or_default();
-    Program { code, expected: Expected::Exactly(once.repeat(rounds)) }
+    TurnProgram { code, expected: Expected::Exactly(once.repeat(rounds)) }
 }
 
-/// Lines of both streams, of several bytes a character.
-pub fn two_streams(turn: &str, random: &mut Random) -> Program {
+/// Prints lines with multi-byte characters to both streams.
+pub fn two_streams(turn: &str, random: &mut Random) -> TurnProgram {
     let lines = random.within(10, 120);
     let code = format!(
         "import sys\n\
@@ -90,34 +90,34 @@ pub fn two_streams(turn: &str, random: &mut Random) -> Program {
          print('out {turn} %d ééé'%i)\n    print('err {turn} %d ééé'%i,file=sys.stderr)\n"
     );
     let of = |stream: &str| (0..lines).map(|i| format!("{stream} {turn} {i} ééé")).collect();
-    Program { code, expected: Expected::TwoStreams { stdout: of("out"), stderr: of("err") } }
+    TurnProgram { code, expected: Expected::TwoStreams { stdout: of("out"), stderr: of("err") } }
 }
 
-/// Lines with pauses between them, for the given time.
-pub fn slow(turn: &str, millis: u64) -> Program {
+/// Prints lines with pauses between them, for the given time.
+pub fn slow(turn: &str, millis: u64) -> TurnProgram {
     let lines = millis / 20 + 1;
     let code = format!(
         "import time\nfor i in range({lines}):\n    print('{turn}',i)\n    time.sleep(0.02)\n"
     );
     let printed: String = (0..lines).map(|i| format!("{turn} {i}\n")).collect();
-    Program { code, expected: Expected::Exactly(printed.into_bytes()) }
+    TurnProgram { code, expected: Expected::Exactly(printed.into_bytes()) }
 }
 
-/// One line: the turn's id.
-pub fn brief(turn: &str) -> Program {
+/// Prints one line: the turn's id.
+pub fn brief(turn: &str) -> TurnProgram {
     let expected = Expected::Exactly(format!("{turn}\n").into_bytes());
-    Program { code: format!("print('{turn}')\n"), expected }
+    TurnProgram { code: format!("print('{turn}')\n"), expected }
 }
 
-/// A line, and an error.
-pub fn failing(turn: &str) -> Program {
+/// Prints one line and raises an exception.
+pub fn failing(turn: &str) -> TurnProgram {
     let code = format!("print('before {turn}')\nraise ValueError('{turn}')\n");
     let expected = Expected::Beginning(format!("before {turn}\n").into_bytes());
-    Program { code, expected }
+    TurnProgram { code, expected }
 }
 
-/// What differs between output and what was expected, if anything does. A turn that did not end `ok`
-/// printed a beginning of it, and maybe a traceback.
+/// The first difference between expected and actual output, if there is one. A turn that did not end `ok` may
+/// have printed only the beginning, and a traceback.
 pub fn difference(expected: &Expected, got: &[u8], ended_ok: bool) -> Option<String> {
     match expected {
         Expected::Anything => None,
@@ -128,7 +128,7 @@ pub fn difference(expected: &Expected, got: &[u8], ended_ok: bool) -> Option<Str
             (!rest.is_empty() && !is_traceback).then(|| shown(wanted, got))
         }
         Expected::Beginning(wanted) => {
-            // A turn that was ended early may have printed less.
+            // A turn that was stopped early may have printed less.
             let enough = common(wanted, got) >= wanted.len().min(got.len());
             (!enough).then(|| shown(wanted, got))
         }
@@ -140,8 +140,9 @@ pub fn difference(expected: &Expected, got: &[u8], ended_ok: bool) -> Option<Str
             let count = text.lines().count();
             let known = |line: &&str| stdout.iter().chain(stderr).any(|wanted| wanted == line);
             let torn = text.lines().find(|line| !known(line));
-            (!whole || count != stdout.len() + stderr.len())
-                .then(|| format!("{count} lines of two streams; the first torn one: {torn:?}"))
+            (!whole || count != stdout.len() + stderr.len()).then(|| {
+                format!("{count} lines of two streams; the first unexpected line: {torn:?}")
+            })
         }
         Expected::TwoStreams { .. } => None,
     }
@@ -163,7 +164,7 @@ fn shown(wanted: &[u8], got: &[u8]) -> String {
     };
     let (wanted_bytes, got_bytes) = (wanted.len(), got.len());
     format!(
-        "{got_bytes} bytes instead of {wanted_bytes}, different from byte {at}: {:?} instead of {:?}",
+        "{got_bytes} bytes instead of {wanted_bytes}, different at byte {at}: {:?} instead of {:?}",
         around(got),
         around(wanted)
     )

@@ -1,5 +1,5 @@
-//! What goes wrong around the clients, and when: the seed decides. Each fault notes what it may cost in the
-//! facts before it is done, and in the ledger once it is.
+//! Injects faults while the clients work. The seed decides which fault comes when. Before a fault happens,
+//! the session facts record what it may cause. After it has happened, the ledger counts it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,34 +11,34 @@ use rustix::process::{Pid, Signal, kill_process};
 use windlass_protocol::api::{Session, SessionList};
 use windlass_testkit::processes;
 
-use super::asker::Asker;
-use super::chaos_node::{ChaosNode, Going, StartLimits};
-use super::http::Request;
+use super::chaos_node::{ChaosNode, NodeExit, StartLimits};
+use super::http_client::HttpClient;
 use super::random::Random;
+use super::raw_http::RawRequest;
 use super::small_disk::SmallDisk;
-use super::world::{Facts, World, set};
+use super::world::{SessionFacts, World, set};
 
-/// Between two faults.
+/// The shortest and longest time between two faults.
 const PAUSE_MS_MIN: u64 = 200;
 const PAUSE_MS_MAX: u64 = 1800;
 
-/// A stopped process goes on after this at the latest.
+/// The longest time that a process is stopped (SIGSTOP).
 const STOPPED_MS_MAX: u64 = 2000;
 
-/// How long a disk stays full, and how long forks are refused.
+/// The longest time that a disk is full or processes are limited.
 const SHORTAGE_MS_MAX: u64 = 1500;
 
-/// What a dead keeper held is gone after this, also under load.
-const HELD_GONE: Duration = Duration::from_secs(3);
+/// How long the processes below a dead keeper may live, also under load.
+const ORPHANS_GONE: Duration = Duration::from_secs(3);
 
-/// The clock moves by up to so much, either way: less than what is on disk is kept for.
+/// The clock jumps by at most this, either way. The node keeps files of ended sessions for longer.
 const CLOCK_MS_MAX: u64 = 12 * 60 * 60 * 1000;
 
-/// Processes that may still be started while few may.
+/// The number of processes that can still be started while processes are limited.
 const FORKS_LEFT: u64 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub enum Fault {
+pub enum FaultKind {
     /// The node is killed -9 and started again
     Node,
     /// The node is stopped for an upgrade and started again
@@ -61,39 +61,39 @@ pub enum Fault {
     Descriptors,
     /// The node is started again with little memory
     Memory,
-    /// Few processes can be started for a moment
+    /// Only a few processes can be started for a moment
     Processes,
     /// The node's wall clock jumps
     Clock,
 }
 
-impl Fault {
+impl FaultKind {
     fn name(self) -> String {
         format!("{self:?}")
     }
 }
 
 #[derive(Debug)]
-pub struct Faults {
+pub struct FaultInjector {
     pub node: ChaosNode,
-    pub asker: Asker,
-    pub kinds: Vec<Fault>,
+    pub http: HttpClient,
+    pub kinds: Vec<FaultKind>,
     pub disk: Option<SmallDisk>,
-    /// The cgroup that the node is in, with a limit on processes.
+    /// The cgroup of the node, which can limit processes.
     pub processes: Option<PathBuf>,
     pub random: Random,
 }
 
-impl Faults {
-    /// Does one fault after the other until the run is over.
+impl FaultInjector {
+    /// Injects one fault after the other until the run is over.
     pub async fn run(mut self) -> Result<Self> {
-        let world = Arc::clone(&self.asker.world);
+        let world = Arc::clone(&self.http.world);
         while !world.is_over() && !self.kinds.is_empty() {
             let pause = self.random.within(PAUSE_MS_MIN, PAUSE_MS_MAX);
             tokio::time::sleep(Duration::from_millis(pause)).await;
             self.check_alive().await?;
             let fault = *self.random.pick(&self.kinds);
-            if self.cause(fault).await? {
+            if self.inject(fault).await? {
                 world.ledger.count(&format!("fault {}", fault.name()));
                 world.ledger.count("faults");
             }
@@ -102,7 +102,7 @@ impl Faults {
         Ok(self)
     }
 
-    /// The node ends only when a fault ends it.
+    /// Checks that the node runs: only a fault may end it.
     async fn check_alive(&mut self) -> Result<()> {
         if self.node.is_alive() {
             return Ok(());
@@ -110,29 +110,32 @@ impl Faults {
         let log = self.node.log();
         let tail: String = log.chars().rev().take(900).collect();
         let tail: String = tail.chars().rev().collect();
-        self.asker.violation("died", format!("the node is gone; its log ends: {tail}"));
-        self.come_back().await
+        self.http
+            .violation("died", format!("the node has ended without a fault; its log ends: {tail}"));
+        self.start_again().await
     }
 
-    /// Whether the fault could be done.
-    async fn cause(&mut self, fault: Fault) -> Result<bool> {
+    /// Injects a fault. Returns `false` if it is not possible now.
+    async fn inject(&mut self, fault: FaultKind) -> Result<bool> {
         match fault {
-            Fault::Node => self.restart(Going::Killed, StartLimits::Usual).await?,
-            Fault::Upgrade => self.restart(Going::Stopped, StartLimits::Usual).await?,
-            Fault::Descriptors => self.restart(Going::Stopped, StartLimits::FewDescriptors).await?,
-            Fault::Memory => self.restart(Going::Killed, StartLimits::LittleMemory).await?,
-            Fault::Pause => {
+            FaultKind::Node => self.restart(NodeExit::Killed, StartLimits::Usual).await?,
+            FaultKind::Upgrade => self.restart(NodeExit::Stopped, StartLimits::Usual).await?,
+            FaultKind::Descriptors => {
+                self.restart(NodeExit::Stopped, StartLimits::FewDescriptors).await?
+            }
+            FaultKind::Memory => self.restart(NodeExit::Killed, StartLimits::LittleMemory).await?,
+            FaultKind::Pause => {
                 let pid = self.node.node.pid();
                 self.pause(pid).await;
             }
-            Fault::Keeper => return self.kill_keeper().await,
-            Fault::KeeperPause => return self.pause_keeper().await,
-            Fault::Worker => return self.kill_worker().await,
-            Fault::Nursery => return Ok(self.kill_nursery()),
-            Fault::Connections => self.asker.world.cut_connections(),
-            Fault::Disk => return self.fill_disk().await,
-            Fault::Processes => return self.few_processes().await,
-            Fault::Clock => {
+            FaultKind::Keeper => return self.kill_keeper().await,
+            FaultKind::KeeperPause => return self.pause_keeper().await,
+            FaultKind::Worker => return self.kill_worker().await,
+            FaultKind::Nursery => return Ok(self.kill_nursery()),
+            FaultKind::Connections => self.http.world.cut_connections(),
+            FaultKind::Disk => return self.fill_disk().await,
+            FaultKind::Processes => return self.few_processes().await,
+            FaultKind::Clock => {
                 let offset = i64::try_from(self.random.below(2 * CLOCK_MS_MAX))?;
                 self.node.set_clock(offset - i64::try_from(CLOCK_MS_MAX)?)?;
             }
@@ -140,12 +143,12 @@ impl Faults {
         Ok(true)
     }
 
-    async fn restart(&mut self, going: Going, limits: StartLimits) -> Result<()> {
-        let world = Arc::clone(&self.asker.world);
+    async fn restart(&mut self, exit: NodeExit, limits: StartLimits) -> Result<()> {
+        let world = Arc::clone(&self.http.world);
         world.node.begin();
         let starts = self.node.hold_starts()?;
-        if let Err(error) = self.node.go(going).await {
-            self.asker.violation("stop", format!("the node does not stop: {error:#}"));
+        if let Err(error) = self.node.end(exit).await {
+            self.http.violation("stop", format!("the node does not stop: {error:#}"));
         }
         let away = *self.random.pick(&[0, 0, 0, 200, 1000]);
         tokio::time::sleep(Duration::from_millis(away)).await;
@@ -156,38 +159,42 @@ impl Faults {
             _ if world.limits.active() => {}
             _ => world.limits.begin(),
         }
-        self.come_back().await?;
+        self.start_again().await?;
         drop(starts);
         world.node.end();
         self.check_sessions().await;
         Ok(())
     }
 
-    async fn come_back(&mut self) -> Result<()> {
-        if let Some(failure) = self.node.come_back().await? {
-            self.asker.violation("start", failure);
+    async fn start_again(&mut self) -> Result<()> {
+        if let Some(failure) = self.node.start_again().await? {
+            self.http.violation("start", failure);
         }
         Ok(())
     }
 
-    /// Every session that was there and was not told as ended is there after a restart.
+    /// Checks that a restart lost no session, except sessions that may have ended.
     async fn check_sessions(&mut self) {
-        let world = Arc::clone(&self.asker.world);
+        let world = Arc::clone(&self.http.world);
         let before = world.live();
-        let Ok(answer) = self.asker.patient(&Request::get("/v1/sessions"), 0).await else { return };
-        let Some(list) = self.asker.read::<SessionList>("the sessions", &answer) else { return };
+        let Ok(answer) = self.http.send_with_retry(&RawRequest::get("/v1/sessions"), 0).await
+        else {
+            return;
+        };
+        let Some(list) = self.http.read::<SessionList>("the sessions", &answer) else { return };
         for facts in before {
             let starved = world.scarcity.since(facts.scarcity);
-            let excused = facts.may_end() || facts.worker_killed() || facts.closing() || starved;
+            let may_be_gone =
+                facts.may_end() || facts.worker_killed() || facts.closing() || starved;
             let is_there = list.sessions.iter().any(|found| found.id.as_str() == facts.session);
-            if !is_there && !excused {
-                let request = Request::get(format!("/v1/sessions/{}", facts.session));
-                let said = self.asker.patient(&request, 0).await;
+            if !is_there && !may_be_gone {
+                let request = RawRequest::get(format!("/v1/sessions/{}", facts.session));
+                let said = self.http.send_with_retry(&request, 0).await;
                 let said = said.map(|answer| answer.shown()).unwrap_or_default();
-                // The session's own client may have closed it during the restart.
+                // The session's client may have closed it during the restart.
                 if !facts.closing() {
-                    let text = format!("{} is not there after a restart: {said}", facts.session);
-                    self.asker.violation("session", text);
+                    let text = format!("{} is missing after a restart: {said}", facts.session);
+                    self.http.violation("session", text);
                 }
             }
         }
@@ -201,59 +208,64 @@ impl Faults {
         let _ = kill_process(process, Signal::CONT);
     }
 
-    /// One of the sessions, and its keeper's process.
-    async fn a_keeper(&mut self) -> Option<(Arc<Facts>, u32)> {
-        let live = self.asker.world.live();
+    /// Picks a session. Returns its facts and the pid of its keeper.
+    async fn pick_keeper(&mut self) -> Option<(Arc<SessionFacts>, u32)> {
+        let live = self.http.world.live();
         let live: Vec<_> = live.into_iter().filter(|facts| !facts.closing()).collect();
         if live.is_empty() {
             return None;
         }
         let facts = Arc::clone(self.random.pick(&live));
-        let request = Request::get(format!("/v1/sessions/{}", facts.session));
-        let answer = self.asker.patient(&request, 0).await.ok()?;
+        let request = RawRequest::get(format!("/v1/sessions/{}", facts.session));
+        let answer = self.http.send_with_retry(&request, 0).await.ok()?;
         let found: Session = serde_json::from_slice(&answer.body).ok()?;
         let keeper = found.keeper_pid.filter(|_| found.ended.is_none())?;
-        // Never a process that only has the number of one that is gone.
+        // The pid of an ended keeper may belong to another process now.
         let is_ours = processes::name(keeper).is_some_and(|name| name.starts_with("windlass"));
         is_ours.then_some((facts, keeper))
     }
 
-    fn family(&self, facts: &Facts) -> Vec<Arc<Facts>> {
-        let live = self.asker.world.live();
+    fn family(&self, facts: &SessionFacts) -> Vec<Arc<SessionFacts>> {
+        let live = self.http.world.live();
         live.into_iter().filter(|one| one.family == facts.family).collect()
     }
 
     async fn kill_keeper(&mut self) -> Result<bool> {
-        let Some((facts, keeper)) = self.a_keeper().await else { return Ok(false) };
+        let Some((facts, keeper)) = self.pick_keeper().await else { return Ok(false) };
         for one in self.family(&facts) {
             set(&one.may_end);
         }
-        let held = processes::descendants(keeper);
+        let below = processes::descendants(keeper);
         processes::kill(keeper);
         let gone = tokio::task::spawn_blocking(move || {
-            held.into_iter()
-                .filter(|pid| !processes::wait_gone(*pid, HELD_GONE))
+            below
+                .into_iter()
+                .filter(|pid| !processes::wait_gone(*pid, ORPHANS_GONE))
                 .collect::<Vec<_>>()
         });
         let mut left = gone.await?;
         if !left.is_empty() {
-            let others = self.held_by_family(&facts).await;
+            let others = self.processes_of_family(&facts).await;
             left.retain(|pid| !others.contains(pid));
         }
         let left: Vec<_> = left.into_iter().map(processes::arguments).collect();
         if !left.is_empty() {
-            let text = format!("{}: its keeper is dead, these live: {left:?}", facts.session);
-            self.asker.violation("left", text);
+            let text = format!(
+                "{}: its keeper is dead, but these processes live: {left:?}",
+                facts.session
+            );
+            self.http.violation("left", text);
         }
         Ok(true)
     }
 
-    /// The processes of the sessions that were forked from this one: they were below its keeper, and live on.
-    async fn held_by_family(&mut self, facts: &Facts) -> BTreeSet<u32> {
+    /// The processes of all sessions of a family. Twins live on when the keeper of the original dies,
+    /// although their processes were below it.
+    async fn processes_of_family(&mut self, facts: &SessionFacts) -> BTreeSet<u32> {
         let mut held = BTreeSet::new();
         for one in self.family(facts) {
-            let request = Request::get(format!("/v1/sessions/{}", one.session));
-            let Ok(answer) = self.asker.patient(&request, 0).await else { continue };
+            let request = RawRequest::get(format!("/v1/sessions/{}", one.session));
+            let Ok(answer) = self.http.send_with_retry(&request, 0).await else { continue };
             let found = serde_json::from_slice::<Session>(&answer.body).ok();
             let found = found.filter(|found| found.ended.is_none());
             if let Some(keeper) = found.and_then(|found| found.keeper_pid) {
@@ -265,15 +277,15 @@ impl Faults {
     }
 
     async fn pause_keeper(&mut self) -> Result<bool> {
-        let Some((facts, keeper)) = self.a_keeper().await else { return Ok(false) };
+        let Some((facts, keeper)) = self.pick_keeper().await else { return Ok(false) };
         set(&facts.worker_hurt);
         self.pause(keeper).await;
         Ok(true)
     }
 
     async fn kill_worker(&mut self) -> Result<bool> {
-        let Some((facts, keeper)) = self.a_keeper().await else { return Ok(false) };
-        // Below a family's first keeper are the workers of all.
+        let Some((facts, keeper)) = self.pick_keeper().await else { return Ok(false) };
+        // The workers of a whole family are below the keeper of its first session.
         for one in self.family(&facts) {
             set(&one.worker_hurt);
             set(&one.worker_killed);
@@ -294,17 +306,17 @@ impl Faults {
 
     async fn fill_disk(&mut self) -> Result<bool> {
         let Some(disk) = &self.disk else { return Ok(false) };
-        let world = Arc::clone(&self.asker.world);
+        let world = Arc::clone(&self.http.world);
         world.disk.begin();
         disk.fill(*self.random.pick(&[0, 0, 4096, 65_536]))?;
         let millis = self.random.within(50, SHORTAGE_MS_MAX);
         tokio::time::sleep(Duration::from_millis(millis)).await;
         if self.random.chance(20) {
-            let going = *self.random.pick(&[Going::Killed, Going::Stopped]);
+            let exit = *self.random.pick(&[NodeExit::Killed, NodeExit::Stopped]);
             world.node.begin();
             let starts = self.node.hold_starts()?;
-            if let Err(error) = self.node.go(going).await {
-                self.asker.violation("stop", format!("on a full disk: {error:#}"));
+            if let Err(error) = self.node.end(exit).await {
+                self.http.violation("stop", format!("on a full disk: {error:#}"));
             }
             if self.random.chance(50)
                 && let Some(disk) = &self.disk
@@ -322,21 +334,21 @@ impl Faults {
         Ok(true)
     }
 
-    /// One attempt with what room there is; the next ones with room.
+    /// Starts the node on the disk as it is. If that fails, frees the disk and starts the node again.
     async fn start_on_full_disk(&mut self) -> Result<()> {
         if let Err(error) = self.node.node.restart().await {
-            self.asker.violation("start", format!("on a full disk: {error:#}"));
+            self.http.violation("start", format!("on a full disk: {error:#}"));
             if let Some(disk) = &self.disk {
                 disk.free()?;
             }
-            self.come_back().await?;
+            self.start_again().await?;
         }
         Ok(())
     }
 
     async fn few_processes(&mut self) -> Result<bool> {
         let Some(cgroup) = self.processes.clone() else { return Ok(false) };
-        let world: Arc<World> = Arc::clone(&self.asker.world);
+        let world: Arc<World> = Arc::clone(&self.http.world);
         let current = std::fs::read_to_string(cgroup.join("pids.current"))?;
         let current: u64 = current.trim().parse()?;
         world.scarcity.begin();

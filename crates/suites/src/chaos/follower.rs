@@ -1,5 +1,5 @@
-//! Follows one session's events as a stream, over connections that it cuts at random, and goes on with
-//! `Last-Event-ID`: numbers must follow each other without gap and without repetition.
+//! Follows the event stream of one session. It cuts its connections at random and resumes with
+//! `Last-Event-ID`. The event numbers must have no gap and no repetition.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,39 +10,39 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use super::asker::Asker;
-use super::http::{Request, Wire};
+use super::http_client::HttpClient;
 use super::random::Random;
+use super::raw_http::{RawConnection, RawRequest};
 use super::world::set;
 
-/// Between two connections.
+/// The time between two connections.
 const PAUSE: Duration = Duration::from_millis(30);
 
-/// A connection on which nothing comes is given up after this.
+/// A connection without data is closed after this time.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 
-/// How long the last events may take to come.
+/// How long the last events may take to arrive.
 const REST_WAIT: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
-pub struct Follower {
-    shared: Arc<Shared>,
+pub struct EventFollower {
+    shared: Arc<FollowerState>,
     task: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct FollowerState {
     events: Mutex<Vec<Value>>,
     ended: AtomicBool,
-    /// No more cuts: the end of the stream is waited for.
-    hurry: AtomicBool,
+    /// The follower cuts no more connections and waits for the end of the stream.
+    finishing: AtomicBool,
 }
 
-impl Follower {
-    pub fn start(asker: &Asker, session: &str, random: Random) -> Self {
-        let shared = Arc::new(Shared::default());
-        let follow = Follow {
-            asker: asker.beside(),
+impl EventFollower {
+    pub fn start(http: &HttpClient, session: &str, random: Random) -> Self {
+        let shared = Arc::new(FollowerState::default());
+        let follow = FollowTask {
+            http: http.another_connection(),
             path: format!("/v1/sessions/{session}/events"),
             random,
             shared: Arc::clone(&shared),
@@ -50,9 +50,9 @@ impl Follower {
         Self { shared, task: tokio::spawn(follow.run()) }
     }
 
-    /// What has come, once that is `count` events or the wait is over.
+    /// Waits for `count` events, or until [`REST_WAIT`] has passed, and returns the events that arrived.
     pub async fn finish(self, count: usize) -> Vec<Value> {
-        set(&self.shared.hurry);
+        set(&self.shared.finishing);
         let until = Instant::now() + REST_WAIT;
         let have = || self.shared.events.lock().unwrap_or_else(PoisonError::into_inner).len();
         while have() < count && Instant::now() < until && !self.task.is_finished() {
@@ -63,53 +63,53 @@ impl Follower {
     }
 }
 
-impl Drop for Follower {
+impl Drop for EventFollower {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-struct Follow {
-    asker: Asker,
+struct FollowTask {
+    http: HttpClient,
     path: String,
     random: Random,
-    shared: Arc<Shared>,
+    shared: Arc<FollowerState>,
 }
 
-impl Follow {
+impl FollowTask {
     async fn run(mut self) {
         while !self.shared.ended.load(Ordering::Relaxed) {
-            // A broken connection is what a follower expects; the next one goes on.
+            // A broken connection is expected. The next connection resumes.
             let _ = self.connection().await;
-            self.asker.world.ledger.count("follower connections");
+            self.http.world.ledger.count("follower connections");
             tokio::time::sleep(PAUSE).await;
         }
     }
 
     async fn connection(&mut self) -> io::Result<()> {
-        let hurried = self.shared.hurry.load(Ordering::Relaxed);
-        let cut_after = match hurried {
+        let finishing = self.shared.finishing.load(Ordering::Relaxed);
+        let cut_after = match finishing {
             true => u64::MAX,
             false => *self.random.pick(&[u64::MAX, u64::MAX, 100, 1000, 5000, 50_000, 500_000]),
         };
         let until = Instant::now() + Duration::from_millis(self.random.within(500, 8000));
-        let mut wire = Wire::open(&self.asker.door).await?;
-        let request = Request::get(self.path.as_str())
+        let mut connection = RawConnection::open(&self.http.endpoint).await?;
+        let request = RawRequest::get(self.path.as_str())
             .header("accept", "text/event-stream")
             .header("last-event-id", self.last().to_string());
-        wire.write(&request.bytes(&self.asker.door)).await?;
-        let (status, _) = wire.head().await?;
+        connection.write(&request.bytes(&self.http.endpoint)).await?;
+        let (status, _) = connection.head().await?;
         if status != 200 {
-            self.asker.world.ledger.count(&format!("follower status {status}"));
+            self.http.world.ledger.count(&format!("follower status {status}"));
             return Ok(());
         }
         let (mut text, mut bytes) = (Vec::new(), 0);
         while bytes < cut_after {
-            let wait = match self.shared.hurry.load(Ordering::Relaxed) {
+            let wait = match self.shared.finishing.load(Ordering::Relaxed) {
                 true => SILENCE_MAX,
                 false => until.saturating_duration_since(Instant::now()),
             };
-            let Ok(chunk) = timeout(wait.min(SILENCE_MAX), wire.chunk()).await else {
+            let Ok(chunk) = timeout(wait.min(SILENCE_MAX), connection.chunk()).await else {
                 return Ok(());
             };
             let Some(chunk) = chunk? else { return Ok(()) };
@@ -136,9 +136,9 @@ impl Follow {
         let id = field("id:").and_then(|id| id.parse().ok());
         if seq != Some(wanted) || id != seq {
             let path = &self.path;
-            let text = format!("{path}: event {wanted} is next, and {seq:?} came with id {id:?}");
-            self.asker.violation("stream", text);
-            // Going on would tell the same again for each event.
+            let text = format!("{path}: expected event {wanted}, got {seq:?} with id {id:?}");
+            self.http.violation("stream", text);
+            // Every later event would repeat the same violation.
             set(&self.shared.ended);
             return;
         }

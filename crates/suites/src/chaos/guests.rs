@@ -1,6 +1,6 @@
-//! Clients that are programs of their own: an agent's MCP bridge, and both SDKs. Each is a script that counts
-//! in sessions and tells what it saw; what a fault may cost is judged here. One that cannot run on this
-//! machine is told as skipped.
+//! Clients that are separate programs: an agent that uses `windlass mcp`, and both SDKs. Each is a script
+//! that counts in sessions and prints JSON lines. This module decides which lines are violations, because it
+//! knows the faults. A guest that cannot run on this machine is reported as skipped.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use windlass_testkit::{processes, python};
 
 use super::chaos_node::ChaosNode;
-use super::http::Door;
+use super::raw_http::NodeEndpoint;
 use super::world::World;
 use crate::workspace;
 
@@ -22,10 +22,11 @@ const PYTHON_SDK: &str = include_str!("guests/python_sdk.py");
 const TYPESCRIPT_SDK: &str = include_str!("guests/typescript_sdk.mjs");
 const MCP: &str = include_str!("guests/mcp.py");
 
-/// How long a guest may take to end its session and itself.
+/// How long a guest may take to close its session and exit.
 const END_MAX: Duration = Duration::from_secs(60);
 
-/// What an SDK says of a node that is away for longer than it repeats requests, or that is cut off.
+/// Error codes of an SDK when the node is down for longer than the SDK repeats requests, or when the
+/// connection is cut.
 const AWAY: [&str; 5] =
     ["unreachable", "connection_lost", "shutting_down", "overloaded", "timeout"];
 
@@ -38,7 +39,7 @@ pub struct Guests {
 struct Guest {
     name: &'static str,
     child: Child,
-    telling: JoinHandle<()>,
+    reading: JoinHandle<()>,
 }
 
 /// Starts every guest that can run here.
@@ -52,7 +53,7 @@ pub fn start(world: &Arc<World>, node: &ChaosNode, program: &Path) -> Result<Gue
             command.args(["-c", PYTHON_SDK, &seed]).env("PYTHONPATH", &sdk);
             running.push(guest(world, node, "python sdk", command)?);
         }
-        false => skipped(world, "python sdk", "sdk/python is not beside this program"),
+        false => skipped(world, "python sdk", "sdk/python is missing in this workspace"),
     }
     let mut command = Command::new(python());
     command.args(["-c", MCP, &seed]).arg(program);
@@ -62,8 +63,8 @@ pub fn start(world: &Arc<World>, node: &ChaosNode, program: &Path) -> Result<Gue
             let mut command = Command::new("node");
             command.args(["--input-type=module", "--eval", TYPESCRIPT_SDK, "--", &seed]);
             command.arg(module);
-            // The TCP door for this one.
-            if let Door::Tcp { address, token } = node.tcp()? {
+            // This guest uses the TCP door.
+            if let NodeEndpoint::Tcp { address, token } = node.tcp()? {
                 command.env("WINDLASS_URL", format!("http://{address}"));
                 command.env("WINDLASS_TOKEN", token);
             }
@@ -78,7 +79,7 @@ pub fn start(world: &Arc<World>, node: &ChaosNode, program: &Path) -> Result<Gue
 fn typescript() -> Result<PathBuf, String> {
     let sdk = workspace::root().join("sdk/typescript");
     if workspace::output_of(Command::new("node").arg("--version")).is_err() {
-        return Err("there is no node".to_owned());
+        return Err("node (Node.js) is not installed".to_owned());
     }
     let module = sdk.join("dist/index.js");
     let ready = module.is_file() && sdk.join("node_modules/ws").is_dir();
@@ -97,7 +98,7 @@ fn guest(
     name: &'static str,
     mut command: Command,
 ) -> Result<Guest> {
-    let work = node.place.path().join(name.replace(' ', "-"));
+    let work = node.directory.path().join(name.replace(' ', "-"));
     std::fs::create_dir(&work)?;
     let mut child = command
         .env("WINDLASS_RUNTIME_DIR", &node.node.dirs().runtime)
@@ -109,23 +110,24 @@ fn guest(
         .spawn()?;
     let stdout = child.stdout.take();
     let world = Arc::clone(world);
-    // Ends with the guest's output.
-    let telling = tokio::task::spawn_blocking(move || {
+    // Ends when the guest closes its output.
+    let reading = tokio::task::spawn_blocking(move || {
         for line in stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines()) {
             let Ok(line) = line else { return };
-            hear(&world, name, &line);
+            judge_line(&world, name, &line);
         }
     });
-    Ok(Guest { name, child, telling })
+    Ok(Guest { name, child, reading })
 }
 
-/// Judges one line of a guest.
-fn hear(world: &World, name: &str, line: &str) {
+/// Judges one line that a guest printed.
+fn judge_line(world: &World, name: &str, line: &str) {
     let said: Value = serde_json::from_str(line).unwrap_or_default();
     let disk = world.disk.ever() && said["code"] == "disk_full";
     let starved = world.scarcity.ever();
     if let Some(text) = said["violation"].as_str() {
-        // A session whose worker could not be started again counts from the beginning.
+        // If processes are limited, a worker may be unable to start again, and its session counts from the
+        // beginning.
         if !starved {
             world.ledger.violation(name, "count", text);
         }
@@ -148,12 +150,12 @@ fn hear(world: &World, name: &str, line: &str) {
 }
 
 impl Guests {
-    /// Ends all guests: each by the end of its input, or by force and told.
+    /// Ends all guests by closing their input. A guest that does not end is killed, which is a violation.
     pub async fn finish(self, world: &World) {
-        for Guest { name, mut child, telling } in self.running {
+        for Guest { name, mut child, reading } in self.running {
             drop(child.stdin.take());
-            if tokio::time::timeout(END_MAX, telling).await.is_err() {
-                world.ledger.violation(name, "hang", &format!("still there after {END_MAX:?}"));
+            if tokio::time::timeout(END_MAX, reading).await.is_err() {
+                world.ledger.violation(name, "hang", &format!("still running after {END_MAX:?}"));
                 for pid in processes::descendants(child.id()) {
                     processes::kill(pid);
                 }
@@ -161,7 +163,11 @@ impl Guests {
             }
             match child.wait() {
                 Ok(status) if status.success() => {}
-                other => world.ledger.violation(name, "guest", &format!("it ended {other:?}")),
+                other => world.ledger.violation(
+                    name,
+                    "guest",
+                    &format!("the guest ended with {other:?}"),
+                ),
             }
         }
     }

@@ -1,4 +1,5 @@
-//! A turn that asks for input, and gets it once, also when the connection breaks while it is given.
+//! A turn that asks for input and must get it exactly once, even if the connection breaks while the client
+//! sends it.
 
 use std::time::Duration;
 
@@ -6,83 +7,86 @@ use serde_json::json;
 use windlass_protocol::Outcome;
 use windlass_protocol::api::TurnState;
 
-use super::asker::{Asker, NoAnswer, code_of};
-use super::code::{Expected, Program};
-use super::http::Request;
+use super::code::{Expected, TurnProgram};
+use super::http_client::{HttpClient, NoAnswer, code_of};
 use super::model::SessionModel;
 use super::random::Random;
-use super::turns::{Stop, Submission, look_until, read_output, submit_as, wait_end};
+use super::raw_http::RawRequest;
+use super::turns::{EarlyStop, Submission, look_until, read_output, submit_as, wait_end};
 
-/// How often an input is given whose fate is not known.
+/// The most attempts to send one input.
 const ATTEMPTS_MAX: usize = 40;
 
-/// Before a turn is looked at again that may have got its input.
+/// The time before the turn is read again to see whether it got the input.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 pub async fn input(
-    asker: &mut Asker,
+    http: &mut HttpClient,
     session: &mut SessionModel,
     random: &mut Random,
-) -> Result<(), Stop> {
+) -> Result<(), EarlyStop> {
     let id = session.next_id();
     let word = format!("word{:016x}", random.next());
     let code = format!("x=input('give {id}>')\nprint('GOT',x)\n");
-    let program = Program { code, expected: Expected::Anything };
+    let program = TurnProgram { code, expected: Expected::Anything };
     let submission = Submission::plain(program).waiting(*random.pick(&[0, 2000]));
-    submit_as(asker, session, &id, submission).await?;
-    let turn = look_until(asker, session, &id, random, &[TurnState::AwaitingInput]).await?;
+    submit_as(http, session, &id, submission).await?;
+    let turn = look_until(http, session, &id, random, &[TurnState::AwaitingInput]).await?;
     if turn.state != TurnState::Ended {
         let prompt = turn.stdin_wait.map(|wait| wait.prompt).unwrap_or_default();
         if prompt != format!("give {id}>") {
-            asker.violation("mixed", format!("{id} asks with {prompt:?}"));
+            http.violation("mixed", format!("{id} asks with the prompt {prompt:?}"));
         }
-        give(asker, session, &id, &word, random).await?;
+        send_input(http, session, &id, &word, random).await?;
     }
-    let turn = wait_end(asker, session, &id, random).await?;
-    read_output(asker, session, &id, random).await?;
-    // Output that a full disk dropped cannot be compared.
+    let turn = wait_end(http, session, &id, random).await?;
+    read_output(http, session, &id, random).await?;
+    // Output that was dropped because the disk was full cannot be compared.
     let Some(output) = session.turn(&id).and_then(|turn| turn.output.clone()) else {
         return Ok(());
     };
     let text = String::from_utf8_lossy(&output).into_owned();
     if turn.outcome == Some(Outcome::Ok) && !text.contains(&format!("GOT {word}")) {
-        asker.violation("input", format!("{id} was given {word}, and printed {text:?}"));
+        http.violation("input", format!("{id} got the input {word}, but printed {text:?}"));
     }
     Ok(())
 }
 
-/// Gives the word until the turn does not wait for it any more. Giving is not repeatable: after a broken
-/// connection the turn is looked at first.
-async fn give(
-    asker: &mut Asker,
+/// Sends the word until the turn no longer waits for input. Sending input is not idempotent, so after a
+/// broken connection the turn is read first.
+async fn send_input(
+    http: &mut HttpClient,
     session: &mut SessionModel,
     id: &str,
     word: &str,
     random: &mut Random,
-) -> Result<(), Stop> {
+) -> Result<(), EarlyStop> {
     let path = format!("{}/input", session.turn_path(id));
-    let request = Request::post(path, &json!({"text": format!("{word}\n")}));
+    let request = RawRequest::post(path, &json!({"text": format!("{word}\n")}));
     for _ in 0..ATTEMPTS_MAX {
-        match asker.once(&request, 0).await {
+        match http.send_once(&request, 0).await {
             Ok(answer) => match code_of(&answer).as_deref() {
                 None => return Ok(()),
                 Some("shutting_down" | "overloaded" | "disk_full") => {}
-                Some("turn_not_running" | "session_ended") if session.may_lose(&asker.world) => {
+                Some("turn_not_running" | "session_ended") if session.may_lose(&http.world) => {
                     return Ok(());
                 }
-                // The first attempt may have got through although its connection broke.
+                // The first attempt may have arrived although its connection broke.
                 Some("turn_not_running") => return Ok(()),
                 Some(_) => {
-                    asker.violation("input", format!("{id} waits: {}", answer.shown()));
+                    http.violation(
+                        "input",
+                        format!("{id} waits for input, but: {}", answer.shown()),
+                    );
                     return Ok(());
                 }
             },
             Err(NoAnswer::Cut(_)) => {}
-            Err(_) => return Err(Stop::GivenUp),
+            Err(_) => return Err(EarlyStop::GivenUp),
         }
         tokio::time::sleep(LOOK_AGAIN).await;
         let states = [TurnState::AwaitingInput, TurnState::Running];
-        let turn = look_until(asker, session, id, random, &states).await?;
+        let turn = look_until(http, session, id, random, &states).await?;
         if turn.state == TurnState::Ended {
             return Ok(());
         }
@@ -90,6 +94,6 @@ async fn give(
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
-    asker.violation("input", format!("{id}: {ATTEMPTS_MAX} attempts did not reach it"));
+    http.violation("input", format!("{id} did not get its input in {ATTEMPTS_MAX} attempts"));
     Ok(())
 }

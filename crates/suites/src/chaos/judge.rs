@@ -1,5 +1,5 @@
-//! The last word on a session: everything that its client was told is compared with its events, its marks
-//! and what a follower saw.
+//! The final check of a session: compares every answer that its client got with the session's events, its
+//! marks and the events of its follower.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,38 +9,38 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use windlass_protocol::{ErrorCode, Outcome};
 
-use super::asker::Asker;
 use super::code::MARKS;
-use super::http::Request;
+use super::http_client::HttpClient;
 use super::model::SessionModel;
 use super::random::Random;
-use super::turns::{Stop, look_at_session, wait_end};
+use super::raw_http::RawRequest;
+use super::turns::{EarlyStop, look_at_session, wait_end};
 
-/// How long the end of a closed session may be owed to the journal, and the time between two looks.
+/// How long the journal may take to record the end of a closed session, and the time between two checks.
 const RECORDED_WAIT: Duration = Duration::from_secs(20);
 const RECORDED_LOOK: Duration = Duration::from_millis(200);
 
-/// What is still open is waited for, and the marks are read, before the session is closed.
+/// Waits for all open turns and checks the marks. The session is still running.
 pub async fn running(
-    asker: &mut Asker,
+    http: &mut HttpClient,
     session: &mut SessionModel,
     random: &mut Random,
-) -> Result<(), Stop> {
-    look_at_session(asker, session).await?;
+) -> Result<(), EarlyStop> {
+    look_at_session(http, session).await?;
     let open = session.turns.iter().filter(|turn| turn.outcome.is_none() && !turn.refused);
     let open: Vec<String> = open.map(|turn| turn.id.clone()).collect();
     for id in open {
-        wait_end(asker, session, &id, random).await?;
+        wait_end(http, session, &id, random).await?;
     }
-    marks(asker, session).await
+    marks(http, session).await
 }
 
-/// Each turn that ran has left one mark in the workspace, and no other session's turn has.
-async fn marks(asker: &mut Asker, session: &SessionModel) -> Result<(), Stop> {
+/// Checks that each mark in the workspace belongs to this session and occurs once.
+async fn marks(http: &mut HttpClient, session: &SessionModel) -> Result<(), EarlyStop> {
     let path = format!("{}/files/{MARKS}", session.path());
-    let answer = asker.patient(&Request::get(path), 0).await?;
+    let answer = http.send_with_retry(&RawRequest::get(path), 0).await?;
     if answer.status != 200 {
-        // A disk that was full, or a session none of whose turns ran.
+        // The file is missing if the disk was full or no turn ran.
         return Ok(());
     }
     let text = String::from_utf8_lossy(&answer.body).into_owned();
@@ -50,39 +50,39 @@ async fn marks(asker: &mut Asker, session: &SessionModel) -> Result<(), Stop> {
     }
     for (mark, times) in ran {
         if times > 1 {
-            asker.violation("twice", format!("{mark} of {} ran {times} times", session.id));
+            http.violation("twice", format!("{mark} of {} ran {times} times", session.id));
         }
         let is_own = session.turns.iter().any(|turn| turn.id == mark);
         if !is_own && session.inherited.is_empty() {
-            asker.violation("mixed", format!("{mark} ran in {}", session.id));
+            http.violation("mixed", format!("{mark} ran in {}", session.id));
         }
     }
     Ok(())
 }
 
-/// Reads all events in pages, and checks them against the model and against what the follower has.
+/// Reads all events in pages and compares them with the model and with the follower's events.
 pub async fn events(
-    asker: &mut Asker,
+    http: &mut HttpClient,
     session: &mut SessionModel,
     random: &mut Random,
-) -> Result<(), Stop> {
+) -> Result<(), EarlyStop> {
     let mut events: Vec<Value> = Vec::new();
     let until = Instant::now() + RECORDED_WAIT;
     loop {
         let (after, limit) = (events.len(), random.pick(&[7, 100, 1000, 1000]));
         let path = format!("{}/events?after={after}&limit={limit}", session.path());
-        let answer = asker.patient(&Request::get(path), 0).await?;
-        let page: Value = asker.read("a page of events", &answer).ok_or(Stop::GivenUp)?;
+        let answer = http.send_with_retry(&RawRequest::get(path), 0).await?;
+        let page: Value = http.read("a page of events", &answer).ok_or(EarlyStop::GivenUp)?;
         let Some(page) = page["events"].as_array().filter(|_| answer.status == 200) else {
-            asker.violation("events", format!("{}: {}", session.id, answer.shown()));
-            return Err(Stop::GivenUp);
+            http.violation("events", format!("{}: {}", session.id, answer.shown()));
+            return Err(EarlyStop::GivenUp);
         };
         if page.is_empty() {
-            // On a full disk the end is told before it is recorded.
+            // On a full disk the node reports the end before it records it.
             let is_whole = events.last().is_some_and(|last| last["kind"] == "session_ended");
             if is_whole || Instant::now() > until {
                 if !is_whole {
-                    asker.violation("events", format!("{}: its end is not recorded", session.id));
+                    http.violation("events", format!("{}: its end is not recorded", session.id));
                 }
                 break;
             }
@@ -92,66 +92,72 @@ pub async fn events(
             let wanted = events.len() as u64 + 1;
             if event["seq"].as_u64() != Some(wanted) {
                 let got = &event["seq"];
-                let text = format!("{}: event {wanted} is next, and {got} came", session.id);
-                asker.violation("events", text);
-                return Err(Stop::GivenUp);
+                let text = format!("{}: expected event {wanted}, got {got}", session.id);
+                http.violation("events", text);
+                return Err(EarlyStop::GivenUp);
             }
             events.push(event.clone());
         }
     }
-    asker.world.ledger.add("events", events.len() as u64);
+    http.world.ledger.add("events", events.len() as u64);
     if let Some(follower) = session.follower.take() {
-        compare_follower(asker, session, &events, &follower.finish(events.len()).await);
+        compare_follower(http, session, &events, &follower.finish(events.len()).await);
     }
-    let told = Told::of(asker, session, &events);
-    check_turns(asker, session, &told);
-    check_memory(asker, session, &told);
+    let recorded = RecordedTurns::of(http, session, &events);
+    check_turns(http, session, &recorded);
+    check_memory(http, session, &recorded);
     Ok(())
 }
 
-fn compare_follower(asker: &Asker, session: &SessionModel, events: &[Value], followed: &[Value]) {
+fn compare_follower(
+    http: &HttpClient,
+    session: &SessionModel,
+    events: &[Value],
+    followed: &[Value],
+) {
     if followed.len() < events.len() {
         let (have, all) = (followed.len(), events.len());
-        asker.violation("stream", format!("{}: {have} of {all} events came", session.id));
+        http.violation("stream", format!("{}: the stream had {have} of {all} events", session.id));
     }
     let differs = events.iter().zip(followed).find(|(page, stream)| page != stream);
     if let Some((page, stream)) = differs {
-        let text = format!("{}: a page says {page}, the stream {stream}", session.id);
-        asker.violation("stream", text);
+        let text =
+            format!("{}: the page has the event {page}, the stream has {stream}", session.id);
+        http.violation("stream", text);
     }
 }
 
-/// One turn as the events tell it.
+/// One turn according to the events.
 #[derive(Debug, Default)]
-struct TurnTold {
+struct RecordedTurn {
     id: String,
     accepted: u64,
     ended: u64,
     outcome: Option<Outcome>,
     output: Vec<u8>,
-    /// Bodies that are too large for an event are left out of it.
+    /// Some output is missing, because events leave out large bodies.
     is_partial: bool,
-    /// Which of the session's workers it ended with.
+    /// The number of the session's worker when the turn ended.
     worker: u64,
 }
 
-/// All turns by their number.
+/// All turns according to the events, by number.
 #[derive(Debug, Default)]
-struct Told {
-    turns: BTreeMap<u64, TurnTold>,
-    /// The session ended because its keeper was gone.
+struct RecordedTurns {
+    turns: BTreeMap<u64, RecordedTurn>,
+    /// The session ended because it lost its keeper.
     lost_keeper: bool,
 }
 
-impl Told {
-    fn of(asker: &Asker, session: &SessionModel, events: &[Value]) -> Self {
+impl RecordedTurns {
+    fn of(http: &HttpClient, session: &SessionModel, events: &[Value]) -> Self {
         let mut told = Self::default();
         let (mut worker, mut link) = (0, 0);
         for event in events {
             if let Some(next) = event["link"].as_u64() {
                 if next <= link {
                     let text = format!("{}: link {next} came after {link}", session.id);
-                    asker.violation("events", text);
+                    http.violation("events", text);
                 }
                 link = next;
             }
@@ -172,7 +178,7 @@ impl Told {
                     if turn.ended > 0 {
                         let seq = &event["seq"];
                         let text = format!("{} printed after its end, at event {seq}", turn.id);
-                        asker.violation("events", text);
+                        http.violation("events", text);
                     }
                     turn.take_output(event);
                 }
@@ -187,13 +193,13 @@ impl Told {
         told
     }
 
-    fn by_id(&self, id: &str) -> impl Iterator<Item = &TurnTold> {
+    fn by_id(&self, id: &str) -> impl Iterator<Item = &RecordedTurn> {
         let id = id.to_owned();
         self.turns.values().filter(move |turn| turn.id == id)
     }
 }
 
-impl TurnTold {
+impl RecordedTurn {
     fn take_output(&mut self, event: &Value) {
         if let Some(text) = event["text"].as_str() {
             self.output.extend_from_slice(text.as_bytes());
@@ -205,8 +211,8 @@ impl TurnTold {
     }
 }
 
-/// Every accepted turn ended once, as its client was told, with the bytes that its client read.
-fn check_turns(asker: &Asker, session: &SessionModel, told: &Told) {
+/// Checks that every accepted turn ended once, with the outcome and the output that its client got.
+fn check_turns(http: &HttpClient, session: &SessionModel, told: &RecordedTurns) {
     for (number, turn) in &told.turns {
         let (accepted, ended) = (turn.accepted, turn.ended);
         if (accepted, ended) != (1, 1) {
@@ -214,7 +220,7 @@ fn check_turns(asker: &Asker, session: &SessionModel, told: &Told) {
                 "turn {number} ({}) of {} was accepted {accepted} times and ended {ended} times",
                 turn.id, session.id
             );
-            asker.violation("events", text);
+            http.violation("events", text);
         }
     }
     for turn in session.turns.iter().filter(|turn| !turn.refused) {
@@ -222,22 +228,26 @@ fn check_turns(asker: &Asker, session: &SessionModel, told: &Told) {
         let (first, second) = (found.next(), found.next());
         let Some(first) = first else {
             if turn.outcome.is_some() {
-                asker.violation("events", format!("{} is in no event", turn.id));
+                http.violation("events", format!("{} is in no event", turn.id));
             }
             continue;
         };
         if second.is_some() {
-            asker.violation("twice", format!("{} was accepted twice", turn.id));
+            http.violation("twice", format!("{} was accepted twice", turn.id));
         }
-        // Told on a full disk, its session closed or its keeper killed, and the node ended before there was room:
-        // only the node knew.
-        let was_owed =
+        // On a full disk the node reports an outcome that it cannot record yet. If the keeper and the node
+        // end before the disk has space, the outcome is lost.
+        let was_unrecorded =
             turn.told_on_full_disk && first.outcome == Some(Outcome::Lost) && told.lost_keeper;
-        if turn.outcome.is_some() && first.outcome != turn.outcome && !was_owed {
+        if turn.outcome.is_some() && first.outcome != turn.outcome && !was_unrecorded {
             let (told, now) = (turn.outcome, first.outcome);
-            asker.violation("outcome", format!("{}: told {told:?}, recorded {now:?}", turn.id));
+            http.violation(
+                "outcome",
+                format!("{}: the client got {told:?}, the events have {now:?}", turn.id),
+            );
         }
-        // What a full disk dropped when it was read may be there after a restart: the keeper held it.
+        // Output that was dropped on a full disk may appear after a restart, because the keeper still held
+        // it.
         let may_grow = turn.code == Some(ErrorCode::DiskFull);
         let is_same = turn.output.as_ref().is_none_or(|output| match may_grow {
             true => first.output.starts_with(output),
@@ -246,15 +256,16 @@ fn check_turns(asker: &Asker, session: &SessionModel, told: &Told) {
         if !is_same && !first.is_partial {
             let (read, recorded) =
                 (turn.output.as_ref().map(Vec::len).unwrap_or_default(), first.output.len());
-            let text = format!("{}: {read} bytes were read, events hold {recorded}", turn.id);
-            asker.violation("output", text);
+            let text =
+                format!("{}: the client read {read} bytes, the events have {recorded}", turn.id);
+            http.violation("output", text);
         }
     }
 }
 
-/// What a turn saw in memory is what ran with the same worker before it: each turn once, in the order
-/// accepted, none missing that ended well.
-fn check_memory(asker: &Asker, session: &SessionModel, told: &Told) {
+/// Checks the marks that a turn found in memory: they are those of the turns that ran before it with the same
+/// worker, each once, in the order accepted. No turn that ended well is missing.
+fn check_memory(http: &HttpClient, session: &SessionModel, told: &RecordedTurns) {
     for turn in &session.turns {
         let Some(seen) = &turn.seen else { continue };
         let Some((number, at)) = told.turns.iter().find(|(_, told)| told.id == turn.id) else {
@@ -263,21 +274,22 @@ fn check_memory(asker: &Asker, session: &SessionModel, told: &Told) {
         let inherits = seen.starts_with(&session.inherited);
         let own = if inherits { &seen[session.inherited.len()..] } else { &seen[..] };
         let before = told.turns.range(..=number).filter(|(_, told)| told.worker == at.worker);
-        let before: Vec<&TurnTold> = before.map(|(_, told)| told).collect();
+        let before: Vec<&RecordedTurn> = before.map(|(_, told)| told).collect();
         let order: Vec<Option<usize>> =
             own.iter().map(|mark| before.iter().position(|told| told.id == *mark)).collect();
         let is_ordered = order.iter().all(Option::is_some) && order.is_sorted_by(|a, b| a < b);
         if !is_ordered {
             let strange = own.iter().zip(&order).find(|(_, place)| place.is_none());
-            let text = format!("{}: memory holds {own:?}; strange: {strange:?}", turn.id);
-            asker.violation("memory", text);
+            let text =
+                format!("{}: memory holds {own:?}; the first unknown mark: {strange:?}", turn.id);
+            http.violation("memory", text);
         }
         let ran = before.iter().filter(|told| told.outcome == Some(Outcome::Ok));
         let ran = ran.filter(|told| session.turns.iter().any(|turn| turn.id == told.id));
         let missing: Vec<&str> =
             ran.filter(|told| !own.contains(&told.id)).map(|told| told.id.as_str()).collect();
         if !missing.is_empty() {
-            asker.violation("memory", format!("{}: memory lacks {missing:?}", turn.id));
+            http.violation("memory", format!("{}: memory lacks {missing:?}", turn.id));
         }
     }
 }

@@ -1,33 +1,33 @@
-//! What a run has found and done: violations, and counts of everything that is told at the end. Shared by
-//! all tasks of a run; it decides nothing.
+//! The violations of a run, and the counts that are printed at the end. All tasks of a run share the ledger.
+//! It decides nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Characters of a violation that are printed.
+/// The most characters of a violation that are printed.
 const TEXT_CHARS_MAX: usize = 1500;
 
-/// Violations of one seed that are printed; the rest is counted.
+/// The most violations of one seed that are printed. All are counted.
 const PRINTED_MAX: u64 = 40;
 
 #[derive(Debug)]
-pub struct Ledger {
+pub struct ChaosLedger {
     seed: u64,
-    inner: Mutex<Inner>,
+    inner: Mutex<LedgerCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct LedgerCounts {
     violations: u64,
     counts: BTreeMap<String, u64>,
 }
 
-impl Ledger {
+impl ChaosLedger {
     pub fn new(seed: u64) -> Self {
         Self { seed, inner: Mutex::default() }
     }
 
-    /// A promise that did not hold, as `client` saw it.
+    /// Records a broken promise that `client` found.
     pub fn violation(&self, client: &str, kind: &str, text: &str) {
         let number = {
             let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);

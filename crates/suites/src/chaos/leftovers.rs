@@ -1,5 +1,5 @@
-//! What a node may not leave behind: processes, cgroups, mounts and sockets, after its sessions are closed
-//! and after it has ended.
+//! Looks for processes, cgroups, mounts and sockets that a node leaves behind, after its sessions are closed
+//! and after the node has ended.
 
 use std::fs;
 use std::path::Path;
@@ -9,17 +9,17 @@ use windlass_testkit::{TestNode, processes};
 
 use crate::machine;
 
-/// How long the last processes and cgroups may take to go.
+/// How long the last processes and cgroups may take to disappear.
 const SETTLE_WAIT: Duration = Duration::from_secs(20);
 
-/// Between two looks.
+/// The time between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What stays in the runtime directory of a node that has ended.
+/// Files that an ended node leaves in its runtime directory by design.
 const STAYING: [&str; 2] = ["node.lock", "start.lock"];
 
-/// Looks until nothing is left of the node's sessions; gives what still is after the longest wait. The
-/// node itself runs.
+/// Waits until no process of a session is left. Returns what is left after [`SETTLE_WAIT`]. The node itself
+/// still runs.
 pub async fn of_sessions(node: &TestNode) -> Option<String> {
     settle(|| {
         let left = processes::of_sessions(node.pid());
@@ -29,7 +29,7 @@ pub async fn of_sessions(node: &TestNode) -> Option<String> {
     .await
 }
 
-/// The same, for everything of a node that has ended.
+/// Waits until nothing of an ended node is left. Returns what is left after [`SETTLE_WAIT`].
 pub async fn of_node(node: &TestNode, state: &Path) -> Option<String> {
     settle(|| {
         let belonging = processes::belonging(node.base());
@@ -55,7 +55,7 @@ pub async fn of_node(node: &TestNode, state: &Path) -> Option<String> {
     .await
 }
 
-/// A process by its arguments, and by what the kernel says of it: what it does there can be told by that.
+/// A process's arguments, state and the kernel function in which it waits, for diagnosis.
 fn described(pid: u32) -> String {
     let of_kernel = |name: &str| {
         let text = fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();

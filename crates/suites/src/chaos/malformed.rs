@@ -1,45 +1,45 @@
-//! Requests that no client should send: a table of bytes. What each must be answered with is the same for
-//! all: a refusal by name, or an answer that makes sense, and a node that goes on.
+//! A table of malformed requests. The node must refuse each with an error code or answer it correctly, and go
+//! on running.
 
-use super::http::{Door, Request};
+use super::raw_http::{NodeEndpoint, RawRequest};
 
-/// What may come back.
+/// The answers that a malformed request may get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answers {
-    /// An answer of the node's own: a refusal has a code.
-    ByName,
-    /// It is no HTTP, or not within HTTP's limits: whatever reads HTTP answers, or closes.
-    NoHttp,
-    /// It may be a turn.
+pub enum AllowedAnswer {
+    /// An answer of the node. A refusal has an error code.
+    WithCode,
+    /// The bytes are not HTTP or exceed its limits: the HTTP library answers, or closes the connection.
+    NotHttp,
+    /// The request may start a turn.
     Turn,
-    /// The node waits for the rest.
+    /// The node may wait for the rest of the request.
     MayWait,
 }
 
 #[derive(Debug, Clone)]
-pub struct Row {
+pub struct MalformedRequest {
     pub name: &'static str,
-    pub answers: Answers,
-    what: What,
+    pub allowed: AllowedAnswer,
+    content: RequestContent,
 }
 
 #[derive(Debug, Clone)]
-enum What {
+enum RequestContent {
     Raw(Vec<u8>),
-    Asked(Request),
+    Http(RawRequest),
 }
 
-impl Row {
-    pub fn bytes(&self, door: &Door) -> Vec<u8> {
-        match &self.what {
-            What::Raw(bytes) => bytes.clone(),
-            What::Asked(request) => request.bytes(door),
+impl MalformedRequest {
+    pub fn bytes(&self, endpoint: &NodeEndpoint) -> Vec<u8> {
+        match &self.content {
+            RequestContent::Raw(bytes) => bytes.clone(),
+            RequestContent::Http(request) => request.bytes(endpoint),
         }
     }
 }
 
-/// The rows, for one session.
-pub fn rows(session: &str) -> Vec<Row> {
+/// All malformed requests, for one session.
+pub fn rows(session: &str) -> Vec<MalformedRequest> {
     let mut rows = Vec::new();
     not_http(session, &mut rows);
     odd_paths(session, &mut rows);
@@ -47,39 +47,51 @@ pub fn rows(session: &str) -> Vec<Row> {
     rows
 }
 
-fn not_http(session: &str, rows: &mut Vec<Row>) {
-    let mut raw = |name, answers, bytes: Vec<u8>| {
-        rows.push(Row { name, answers, what: What::Raw(bytes) });
+fn not_http(session: &str, rows: &mut Vec<MalformedRequest>) {
+    let mut raw = |name, allowed, bytes: Vec<u8>| {
+        rows.push(MalformedRequest { name, allowed, content: RequestContent::Raw(bytes) });
     };
     let turns = format!("POST /v1/sessions/{session}/turns HTTP/1.1\r\nHost: x\r\n");
     let chunked = format!("{turns}Transfer-Encoding: chunked\r\n\r\n");
     let health = "GET /v1/health HTTP/1.1\r\nHost: x\r\n";
-    raw("garbage", Answers::NoHttp, b"\x00\xff\x16\x03\x01garbage\r\n\r\n".to_vec());
-    raw("no version", Answers::NoHttp, b"GET /v1/health\r\n\r\n".to_vec());
-    raw("preface of http 2", Answers::NoHttp, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec());
-    raw("http 9", Answers::NoHttp, b"GET /v1/health HTTP/9.9\r\n\r\n".to_vec());
+    raw("garbage", AllowedAnswer::NotHttp, b"\x00\xff\x16\x03\x01garbage\r\n\r\n".to_vec());
+    raw("no version", AllowedAnswer::NotHttp, b"GET /v1/health\r\n\r\n".to_vec());
+    raw("preface of http 2", AllowedAnswer::NotHttp, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec());
+    raw("http 9", AllowedAnswer::NotHttp, b"GET /v1/health HTTP/9.9\r\n\r\n".to_vec());
     let long = format!("{health}X: {}\r\n\r\n", "a".repeat(100_000));
-    raw("long header", Answers::NoHttp, long.into_bytes());
+    raw("long header", AllowedAnswer::NotHttp, long.into_bytes());
     let many: String = (0..2000).map(|n| format!("X-{n}: a\r\n")).collect();
-    raw("many headers", Answers::NoHttp, format!("{health}{many}\r\n").into_bytes());
-    raw("nul in path", Answers::NoHttp, b"GET /v1/a\x00b HTTP/1.1\r\nHost: x\r\n\r\n".to_vec());
+    raw("many headers", AllowedAnswer::NotHttp, format!("{health}{many}\r\n").into_bytes());
+    raw(
+        "nul in path",
+        AllowedAnswer::NotHttp,
+        b"GET /v1/a\x00b HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
+    );
     let length = |text: &str| format!("{turns}Content-Length: {text}\r\n\r\n{{}}").into_bytes();
-    raw("negative length", Answers::NoHttp, length("-1"));
-    raw("huge length", Answers::NoHttp, length("99999999999999999999999"));
-    raw("two lengths", Answers::NoHttp, length("2\r\nContent-Length: 3"));
+    raw("negative length", AllowedAnswer::NotHttp, length("-1"));
+    raw("huge length", AllowedAnswer::NotHttp, length("99999999999999999999999"));
+    raw("two lengths", AllowedAnswer::NotHttp, length("2\r\nContent-Length: 3"));
     let both = "2\r\nTransfer-Encoding: chunked";
-    raw("length and chunks", Answers::NoHttp, length(both));
-    raw("bad chunk", Answers::NoHttp, format!("{chunked}ZZ\r\nabc\r\n0\r\n\r\n").into_bytes());
+    raw("length and chunks", AllowedAnswer::NotHttp, length(both));
+    raw(
+        "bad chunk",
+        AllowedAnswer::NotHttp,
+        format!("{chunked}ZZ\r\nabc\r\n0\r\n\r\n").into_bytes(),
+    );
     let overflow = format!("{chunked}ffffffffffffffffff\r\nabc\r\n0\r\n\r\n");
-    raw("chunk overflow", Answers::NoHttp, overflow.into_bytes());
-    raw("half a head", Answers::MayWait, b"GET /v1/health HTTP/1.1\r\nHo".to_vec());
+    raw("chunk overflow", AllowedAnswer::NotHttp, overflow.into_bytes());
+    raw("half a head", AllowedAnswer::MayWait, b"GET /v1/health HTTP/1.1\r\nHo".to_vec());
     let connect = b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-    raw("connect", Answers::NoHttp, connect.to_vec());
+    raw("connect", AllowedAnswer::NotHttp, connect.to_vec());
 }
 
-fn odd_paths(session: &str, rows: &mut Vec<Row>) {
+fn odd_paths(session: &str, rows: &mut Vec<MalformedRequest>) {
     let mut get = |name, path: String| {
-        rows.push(Row { name, answers: Answers::ByName, what: What::Asked(Request::get(path)) });
+        rows.push(MalformedRequest {
+            name,
+            allowed: AllowedAnswer::WithCode,
+            content: RequestContent::Http(RawRequest::get(path)),
+        });
     };
     const MAX: u64 = u64::MAX;
     let s = format!("/v1/sessions/{session}");
@@ -105,62 +117,64 @@ fn odd_paths(session: &str, rows: &mut Vec<Row>) {
     get("file upwards", format!("{s}/files/%2e%2e/%2e%2e/etc/passwd"));
     get("file that is no UTF-8", format!("{s}/files/%ff%fe"));
     get("turn that is not there", format!("{s}/turns/none"));
-    let odd = |request: Request| What::Asked(request);
-    let mut add = |name, what| rows.push(Row { name, answers: Answers::ByName, what });
-    let version = Request::get("/v1/health").header("windlass-api", "99.0");
+    let odd = |request: RawRequest| RequestContent::Http(request);
+    let mut add = |name, content| {
+        rows.push(MalformedRequest { name, allowed: AllowedAnswer::WithCode, content })
+    };
+    let version = RawRequest::get("/v1/health").header("windlass-api", "99.0");
     add("another version", odd(version));
-    let last = Request::get(format!("{s}/events")).header("last-event-id", "zz");
+    let last = RawRequest::get(format!("{s}/events")).header("last-event-id", "zz");
     add("last event that is no number", odd(last));
-    let range = Request::get(format!("{s}/files/none"));
+    let range = RawRequest::get(format!("{s}/files/none"));
     add("range", odd(range.header("range", "bytes=99999999999999999999-")));
-    let within = Request::get(format!("{s}/turns/none")).header("windlass-within", "x");
+    let within = RawRequest::get(format!("{s}/turns/none")).header("windlass-within", "x");
     add("within nothing", odd(within));
-    add("odd method", odd(Request { method: "BREW", path: s, ..Request::default() }));
+    add("odd method", odd(RawRequest { method: "BREW", path: s, ..RawRequest::default() }));
 }
 
-fn odd_bodies(session: &str, rows: &mut Vec<Row>) {
-    let mut post = |name, answers, path: &str, body: Vec<u8>| {
+fn odd_bodies(session: &str, rows: &mut Vec<MalformedRequest>) {
+    let mut post = |name, allowed, path: &str, body: Vec<u8>| {
         let path = path.to_owned();
-        let request = Request { method: "POST", path, body, ..Request::default() };
-        rows.push(Row { name, answers, what: What::Asked(request) });
+        let request = RawRequest { method: "POST", path, body, ..RawRequest::default() };
+        rows.push(MalformedRequest { name, allowed, content: RequestContent::Http(request) });
     };
     let turns = format!("/v1/sessions/{session}/turns");
     let text = |text: &str| text.as_bytes().to_vec();
-    let by_name = Answers::ByName;
-    post("no json", by_name, &turns, text("{nope"));
-    post("null", by_name, &turns, text("null"));
-    post("a list", by_name, "/v1/sessions", text("[1,2]"));
-    post("no UTF-8", by_name, &turns, b"{\"code\":\"\xff\xfe\"}".to_vec());
-    post("half a surrogate", by_name, &turns, text(r#"{"code":"1#\ud800","wait_ms":1000}"#));
-    post("nul in code", Answers::Turn, &turns, text(r#"{"code":"1#\u0000","wait_ms":2000}"#));
-    post("deep", by_name, &turns, text(&format!("{{\"code\":{}", "[".repeat(200_000))));
+    let with_code = AllowedAnswer::WithCode;
+    post("no json", with_code, &turns, text("{nope"));
+    post("null", with_code, &turns, text("null"));
+    post("a list", with_code, "/v1/sessions", text("[1,2]"));
+    post("no UTF-8", with_code, &turns, b"{\"code\":\"\xff\xfe\"}".to_vec());
+    post("half a surrogate", with_code, &turns, text(r#"{"code":"1#\ud800","wait_ms":1000}"#));
+    post("nul in code", AllowedAnswer::Turn, &turns, text(r#"{"code":"1#\u0000","wait_ms":2000}"#));
+    post("deep", with_code, &turns, text(&format!("{{\"code\":{}", "[".repeat(200_000))));
     let closed = format!("{{\"x\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
-    post("deep and closed", by_name, &turns, text(&closed));
-    post("a number beyond floats", by_name, &turns, text(r#"{"code":"1","wait_ms":1e400}"#));
-    post("a wait below zero", by_name, &turns, text(r#"{"code":"1","wait_ms":-1}"#));
+    post("deep and closed", with_code, &turns, text(&closed));
+    post("a number beyond floats", with_code, &turns, text(r#"{"code":"1","wait_ms":1e400}"#));
+    post("a wait below zero", with_code, &turns, text(r#"{"code":"1","wait_ms":-1}"#));
     let forever = r#"{"code":"1","wait_ms":18446744073709551615}"#;
-    post("the longest wait", Answers::Turn, &turns, text(forever));
+    post("the longest wait", AllowedAnswer::Turn, &turns, text(forever));
     let late = r#"{"code":"1","deadline_ms":18446744073709551615}"#;
-    post("the longest deadline", Answers::Turn, &turns, text(late));
-    post("an unknown field", by_name, &turns, text(r#"{"code":"1","colour":"red"}"#));
-    post("a turn id of digits", by_name, &turns, text(r#"{"id":"1","code":"1"}"#));
+    post("the longest deadline", AllowedAnswer::Turn, &turns, text(late));
+    post("an unknown field", with_code, &turns, text(r#"{"code":"1","colour":"red"}"#));
+    post("a turn id of digits", with_code, &turns, text(r#"{"id":"1","code":"1"}"#));
     let long = format!("{{\"id\":\"{}\",\"code\":\"1\"}}", "a".repeat(5000));
-    post("a long turn id", by_name, &turns, text(&long));
+    post("a long turn id", with_code, &turns, text(&long));
     let create = "/v1/sessions";
-    post("an id of dots", by_name, create, text(r#"{"id":".."}"#));
-    post("a variable without a name", by_name, create, text(r#"{"env":{"":"z","C=D":"y"}}"#));
-    post("no interpreter", by_name, create, text(r#"{"interpreter":"/no/such"}"#));
-    post("a workspace with nul", by_name, create, text(r#"{"workspace":"/tmp\u0000x"}"#));
-    post("a workspace that is not there", by_name, create, text(r#"{"workspace":"/no/such"}"#));
-    post("a policy of nothing", by_name, create, text(r#"{"policy":{"limits":{"cpu":-1}}}"#));
+    post("an id of dots", with_code, create, text(r#"{"id":".."}"#));
+    post("a variable without a name", with_code, create, text(r#"{"env":{"":"z","C=D":"y"}}"#));
+    post("no interpreter", with_code, create, text(r#"{"interpreter":"/no/such"}"#));
+    post("a workspace with nul", with_code, create, text(r#"{"workspace":"/tmp\u0000x"}"#));
+    post("a workspace that is not there", with_code, create, text(r#"{"workspace":"/no/such"}"#));
+    post("a policy of nothing", with_code, create, text(r#"{"policy":{"limits":{"cpu":-1}}}"#));
     let many = r#"{"policy":{"limits":{"processes":4294967295,"open_files":4294967295}}}"#;
-    post("more processes than there can be", by_name, create, text(many));
+    post("more processes than there can be", with_code, create, text(many));
     let none = r#"{"policy":{"limits":{"processes":0,"memory_bytes":0,"open_files":0}}}"#;
-    post("limits of nothing", by_name, create, text(none));
-    post("a stop without a word", by_name, "/v1/node/stop", text("{}"));
+    post("limits of nothing", with_code, create, text(none));
+    post("a stop without a word", with_code, "/v1/node/stop", text("{}"));
     let input = format!("{turns}/none/input");
-    post("input for no turn", by_name, &input, text(r#"{"text":"x"}"#));
-    post("input that is no base64", by_name, &input, text(r#"{"base64":"!!!"}"#));
+    post("input for no turn", with_code, &input, text(r#"{"text":"x"}"#));
+    post("input that is no base64", with_code, &input, text(r#"{"base64":"!!!"}"#));
 }
 
 #[cfg(test)]

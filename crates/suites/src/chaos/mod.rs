@@ -1,26 +1,26 @@
-//! `cargo xtask chaos`: clients and faults against real nodes, decided by a seed. Each client keeps a model
-//! of what it was told; whatever a node says later is compared with it. A failing seed is printed with the
-//! command that plays it again.
+//! `cargo xtask chaos`: runs clients and faults against real nodes. A seed decides every operation and every
+//! fault. Each client keeps a model of the node's earlier answers and compares every later answer with it.
+//! For a failing seed the suite prints the command that repeats it. `docs/chaos.md` describes the suite.
 
-mod asker;
 mod chaos_node;
 mod client;
 mod code;
 mod faults;
 mod follower;
 mod guests;
-mod http;
+mod http_client;
 mod input;
 mod isolation;
 mod judge;
 mod ledger;
 mod leftovers;
 mod malformed;
+mod misbehaving;
 mod model;
 mod operations;
 mod play;
 mod random;
-mod rude;
+mod raw_http;
 mod small_disk;
 mod stopping;
 mod turns;
@@ -32,12 +32,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::ValueEnum;
 
-use self::faults::Fault;
-use self::isolation::Step;
-use self::play::Stage;
-use crate::{Verdict, workspace};
+use self::faults::FaultKind;
+use self::isolation::ReexecStep;
+use self::play::RunSetup;
+use crate::{RunVerdict, workspace};
 
-/// The mount of the controller that limits processes.
+/// The mount of the cgroup controller that limits the number of processes.
 const PIDS: &str = "/sys/fs/cgroup/pids";
 
 #[derive(Debug, clap::Args)]
@@ -45,50 +45,50 @@ pub struct Args {
     /// The first seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many seeds, one after the other
+    /// The number of seeds, one after the other
     #[arg(long, default_value_t = 1)]
     seeds: u64,
     /// How long the clients of each seed work; checking and closing comes on top
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Which faults; all of them without this
+    /// Only these faults; without this option, all
     #[arg(long, value_enum, value_delimiter = ',')]
-    faults: Vec<Fault>,
-    /// Play as this user, who is made if missing; only for root
+    faults: Vec<FaultKind>,
+    /// Run as this user, who is created if missing; only for root
     #[arg(long)]
     user: Option<String>,
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<RunVerdict> {
     let program = workspace::windlass()?;
-    match Step::now() {
-        Step::Outside if isolation::is_root() => isolation::enter_namespaces(&program),
-        Step::Namespaces => isolation::enter_player(&program, args.user.as_deref()),
-        Step::Outside | Step::Player => play_all(args, program),
+    match ReexecStep::now() {
+        ReexecStep::Outside if isolation::is_root() => isolation::enter_namespaces(&program),
+        ReexecStep::Namespaces => isolation::enter_player(&program, args.user.as_deref()),
+        ReexecStep::Outside | ReexecStep::Player => play_all(args, program),
     }
 }
 
-fn play_all(args: &Args, program: PathBuf) -> Result<Verdict> {
-    let cgroup = Cgroup::make();
+fn play_all(args: &Args, program: PathBuf) -> Result<RunVerdict> {
+    let cgroup = PidsCgroup::make();
     let disk = std::env::var_os(isolation::DISK).filter(|path| !path.is_empty());
     let disk = disk.map(PathBuf::from);
     let mut faults = match args.faults.is_empty() {
-        true => Fault::value_variants().to_vec(),
+        true => FaultKind::value_variants().to_vec(),
         false => args.faults.clone(),
     };
-    if disk.is_none() && faults.contains(&Fault::Disk) {
-        println!("skipped: disk: only root can mount a small one");
-        faults.retain(|fault| *fault != Fault::Disk);
+    if disk.is_none() && faults.contains(&FaultKind::Disk) {
+        println!("skipped: disk: only root can mount a small disk");
+        faults.retain(|fault| *fault != FaultKind::Disk);
     }
-    if cgroup.is_none() && faults.contains(&Fault::Processes) {
-        println!("skipped: processes: {PIDS} is not ours to write");
-        faults.retain(|fault| *fault != Fault::Processes);
+    if cgroup.is_none() && faults.contains(&FaultKind::Processes) {
+        println!("skipped: processes: cannot create a cgroup in {PIDS}");
+        faults.retain(|fault| *fault != FaultKind::Processes);
     }
-    let limits_processes = faults.contains(&Fault::Processes);
-    let stage = Stage {
+    let limits_processes = faults.contains(&FaultKind::Processes);
+    let stage = RunSetup {
         program,
         seconds: args.seconds,
-        disk: disk.filter(|_| faults.contains(&Fault::Disk)),
+        disk: disk.filter(|_| faults.contains(&FaultKind::Disk)),
         cgroup: cgroup.as_ref().filter(|_| limits_processes).map(|cgroup| cgroup.path.clone()),
         faults,
     };
@@ -106,17 +106,17 @@ fn play_all(args: &Args, program: PathBuf) -> Result<Verdict> {
             played.seconds
         );
         if let Some(kept) = &played.kept {
-            println!("  play it again: {}", again(args, seed));
+            println!("  to repeat it: {}", again(args, seed));
             println!("  the node's state and log: {}", kept.display());
             totals.failed.push(seed);
         }
         totals.add(&played);
     }
     totals.print();
-    Ok(if totals.violations == 0 { Verdict::Good } else { Verdict::Bad })
+    Ok(if totals.violations == 0 { RunVerdict::Good } else { RunVerdict::Bad })
 }
 
-/// The command that plays one seed again.
+/// The command that repeats one seed.
 fn again(args: &Args, seed: u64) -> String {
     let mut words = format!("cargo xtask chaos --seed {seed} --seconds {}", args.seconds);
     if !args.faults.is_empty() {
@@ -142,7 +142,7 @@ struct Totals {
 }
 
 impl Totals {
-    fn add(&mut self, played: &play::Played) {
+    fn add(&mut self, played: &play::SeedResult) {
         for (name, count) in &played.counts {
             *self.counts.entry(name.clone()).or_default() += count;
         }
@@ -163,13 +163,13 @@ impl Totals {
     }
 }
 
-/// A cgroup of the run's own, which its nodes are started in. Removed at the end.
+/// The cgroup in which the run starts its nodes. Removed at the end.
 #[derive(Debug)]
-struct Cgroup {
+struct PidsCgroup {
     path: PathBuf,
 }
 
-impl Cgroup {
+impl PidsCgroup {
     fn make() -> Option<Self> {
         let path = Path::new(PIDS).join(format!("wl-chaos-{}", std::process::id()));
         std::fs::create_dir(&path).ok()?;
@@ -177,7 +177,7 @@ impl Cgroup {
     }
 }
 
-impl Drop for Cgroup {
+impl Drop for PidsCgroup {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir(&self.path);
     }

@@ -1,4 +1,5 @@
-//! What a client was told of a session and of its turns: the model that answers are compared with.
+//! The model of a session and its turns: what the client knows from the node's answers. Later answers are
+//! compared with it.
 
 use std::sync::Arc;
 
@@ -7,42 +8,42 @@ use windlass_protocol::event::EndReason;
 use windlass_protocol::{ErrorCode, Outcome};
 
 use super::code::{self, Expected};
-use super::follower::Follower;
+use super::follower::EventFollower;
 use super::random::Random;
-use super::world::{Facts, TroubleMark, World};
+use super::world::{SessionFacts, TroubleMark, World};
 
-/// What kind of turn it is, and so how it may end.
+/// The kind of a turn, which decides how it may end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
-    /// It must end `ok`.
+pub enum TurnKind {
+    /// The turn must end `ok`.
     Plain,
-    /// It raises.
+    /// The code raises an exception.
     Failing,
-    /// It ends `ok`, or raises where the state was lost before.
+    /// The turn ends `ok`, or raises an exception if the state was lost before.
     Either,
-    /// It runs until a client interrupts it.
+    /// The code runs until a client interrupts it.
     Interrupted,
-    /// It runs until its deadline.
+    /// The code runs until its deadline.
     Late,
-    /// It ends its own worker, or has to be killed.
+    /// The code ends its own worker, or has to be killed.
     Fatal,
 }
 
 #[derive(Debug)]
 pub struct TurnModel {
     pub id: String,
-    pub shape: Shape,
+    pub kind: TurnKind,
     pub expected: Expected,
-    /// How it ended, as the client was told first.
+    /// The outcome that the client got first.
     pub outcome: Option<Outcome>,
     pub code: Option<ErrorCode>,
-    /// The disk was full at some time between the turn's sending and the client's word of its end.
+    /// The disk was full at some time between the submission of the turn and the answer with its outcome.
     pub told_on_full_disk: bool,
-    /// Its output, once it was read.
+    /// The output, once the client has read it.
     pub output: Option<Vec<u8>>,
-    /// What it printed of the session's memory.
+    /// The marks that the turn found in the session's memory.
     pub seen: Option<Vec<String>>,
-    /// The node never accepted it.
+    /// The node never accepted the turn.
     pub refused: bool,
     pub disk: TroubleMark,
     pub scarcity: TroubleMark,
@@ -52,18 +53,18 @@ pub struct TurnModel {
 pub struct SessionModel {
     pub id: String,
     pub token: String,
-    pub facts: Arc<Facts>,
+    pub facts: Arc<SessionFacts>,
     pub turns: Vec<TurnModel>,
-    /// What the memory of a twin held when it was forked.
+    /// The marks in a twin's memory when it was forked.
     pub inherited: Vec<String>,
-    pub follower: Option<Follower>,
-    /// Turns that ended with the state lost.
+    pub follower: Option<EventFollower>,
+    /// The number of turns that ended with the state lost.
     pub losses: u64,
     next_turn: u64,
 }
 
 impl SessionModel {
-    pub fn new(id: &str, token: &str, facts: Arc<Facts>) -> Self {
+    pub fn new(id: &str, token: &str, facts: Arc<SessionFacts>) -> Self {
         Self {
             id: id.to_owned(),
             token: token.to_owned(),
@@ -84,22 +85,22 @@ impl SessionModel {
         format!("/v1/sessions/{}/turns/{turn}", self.id)
     }
 
-    /// A new turn's id.
+    /// The id for a new turn.
     pub fn next_id(&mut self) -> String {
         self.next_turn += 1;
         format!("{}-{}", self.id, self.next_turn)
     }
 
-    /// The whole code of a turn.
+    /// The complete code of a turn: the marks, then `rest`.
     pub fn code(&self, turn: &str, rest: &str) -> String {
         code::preamble(turn, &self.token) + rest
     }
 
-    /// Notes that a turn is about to be submitted.
-    pub fn expect(&mut self, world: &World, id: &str, shape: Shape, expected: Expected) {
+    /// Adds a turn that is about to be submitted.
+    pub fn expect(&mut self, world: &World, id: &str, kind: TurnKind, expected: Expected) {
         self.turns.push(TurnModel {
             id: id.to_owned(),
-            shape,
+            kind,
             expected,
             outcome: None,
             code: None,
@@ -116,31 +117,31 @@ impl SessionModel {
         self.turns.iter_mut().rev().find(|turn| turn.id == id)
     }
 
-    /// One of the turns whose end is known.
+    /// One of the turns with a known outcome.
     pub fn an_ended(&self, random: &mut Random) -> Option<&TurnModel> {
         let ended: Vec<_> = self.turns.iter().filter(|turn| turn.outcome.is_some()).collect();
         (!ended.is_empty()).then(|| *random.pick(&ended))
     }
 
-    /// Whether faults so far allow the session to end although its client did not close it.
+    /// Whether the faults so far explain that the session ends although its client did not close it.
     pub fn may_end(&self, world: &World) -> bool {
         let facts = &self.facts;
         facts.closing() || facts.worker_killed() || self.may_end_by(world, EndReason::KeeperLost)
     }
 
-    /// Whether this may be why it ended, although its client did not close it.
+    /// Whether the faults so far explain this reason, although the client did not close the session.
     pub fn may_end_by(&self, world: &World, reason: EndReason) -> bool {
         let facts = &self.facts;
         let start_failed = facts.worker_killed() && reason == EndReason::StartFailed;
         facts.may_end() || start_failed || world.scarcity.since(facts.scarcity)
     }
 
-    /// Whether its state may be lost without its own turns' doing.
+    /// Whether a fault may have lost the session's state.
     pub fn may_lose(&self, world: &World) -> bool {
         self.may_end(world) || self.facts.worker_hurt()
     }
 
-    /// Takes in a turn that has ended; gives what is wrong with that.
+    /// Records the end of a turn. Returns what is wrong with it, if anything is.
     pub fn ended(&mut self, world: &World, turn: &Turn) -> Option<String> {
         let (may_lose, losses) = (self.may_lose(world), self.losses);
         let code = turn.error.as_ref().and_then(|error| error.code);
@@ -151,7 +152,7 @@ impl SessionModel {
             let changed = before != outcome || model.code != code;
             return changed.then(|| {
                 let was = model.code;
-                format!("{} ended {before:?} {was:?}, and now {outcome:?} {code:?}", model.id)
+                format!("{} ended {before:?} {was:?}, but now it is {outcome:?} {code:?}", model.id)
             });
         }
         model.outcome = Some(outcome);
@@ -161,28 +162,33 @@ impl SessionModel {
         world.ledger.count(&format!("outcome {outcome:?}"));
         let allowed = model.allowed(world, outcome, code, Losses { may_lose, before: losses });
         let fault = (!allowed).then(|| {
-            let (shape, error) = (model.shape, &turn.error);
+            let (kind, error) = (model.kind, &turn.error);
             let tail: String = turn.output.text.chars().rev().take(200).collect();
             let tail: String = tail.chars().rev().collect();
-            format!("{} ({shape:?}) ended {outcome:?} {error:?}; output: {tail:?}", model.id)
+            format!(
+                "{} ({kind:?}) ended {outcome:?} {error:?}; its output ends with {tail:?}",
+                model.id
+            )
         });
         let no_receipt = outcome == Outcome::Lost && turn.receipt.is_none();
         let fault =
-            fault.or(no_receipt.then(|| format!("{} was lost without a receipt", model.id)));
+            fault.or(no_receipt.then(|| format!("{} is lost and has no receipt", model.id)));
         self.losses += u64::from(lost);
         fault
     }
 }
 
-/// How the session's state may have been lost before a turn.
+/// Whether the session's state may be lost.
 #[derive(Debug, Clone, Copy)]
 struct Losses {
+    /// A fault may have lost the state.
     may_lose: bool,
+    /// The number of earlier turns that lost the state.
     before: u64,
 }
 
 impl TurnModel {
-    /// Whether a turn of this shape may end so.
+    /// Whether a turn of this kind may end with this outcome.
     fn allowed(
         &self,
         world: &World,
@@ -197,21 +203,21 @@ impl TurnModel {
         }
         match (outcome, code) {
             (Outcome::Error, Some(ErrorCode::StateLost)) => losses.may_lose || losses.before > 0,
-            // Code that is interrupted under load may need longer than its grace.
+            // Under load, interrupted code may need longer than its grace period.
             (Outcome::Lost, Some(ErrorCode::Unstoppable)) => {
                 losses.may_lose
-                    || matches!(self.shape, Shape::Interrupted | Shape::Late | Shape::Fatal)
+                    || matches!(self.kind, TurnKind::Interrupted | TurnKind::Late | TurnKind::Fatal)
             }
-            (Outcome::Lost, _) => losses.may_lose || self.shape == Shape::Fatal,
-            (Outcome::Ok, _) => matches!(self.shape, Shape::Plain | Shape::Either),
-            (Outcome::Error, None) => match self.shape {
-                Shape::Failing => true,
-                Shape::Either => losses.may_lose || losses.before > 0,
+            (Outcome::Lost, _) => losses.may_lose || self.kind == TurnKind::Fatal,
+            (Outcome::Ok, _) => matches!(self.kind, TurnKind::Plain | TurnKind::Either),
+            (Outcome::Error, None) => match self.kind {
+                TurnKind::Failing => true,
+                TurnKind::Either => losses.may_lose || losses.before > 0,
                 _ => false,
             },
-            (Outcome::Interrupted, _) => self.shape == Shape::Interrupted,
-            (Outcome::TimedOut, _) => matches!(self.shape, Shape::Late | Shape::Fatal),
-            // A session that ends takes its turns with it, and says so.
+            (Outcome::Interrupted, _) => self.kind == TurnKind::Interrupted,
+            (Outcome::TimedOut, _) => matches!(self.kind, TurnKind::Late | TurnKind::Fatal),
+            // A session that ends also ends its turns, with an error code.
             (Outcome::Error, Some(_)) => losses.may_lose,
         }
     }
@@ -223,7 +229,11 @@ mod tests {
     use super::*;
 
     fn model(world: &World) -> SessionModel {
-        SessionModel::new("s", "token", Arc::new(Facts::new("s", "s", world.scarcity.mark())))
+        SessionModel::new(
+            "s",
+            "token",
+            Arc::new(SessionFacts::new("s", "s", world.scarcity.mark())),
+        )
     }
 
     fn turn(outcome: &str, code: Option<&str>) -> Turn {
@@ -236,27 +246,27 @@ mod tests {
         .unwrap()
     }
 
-    /// Whether a turn of the shape may end so.
+    /// Whether a turn of this kind may end with this outcome.
     fn allowed(
-        shape: Shape,
+        kind: TurnKind,
         outcome: &str,
         code: Option<&str>,
-        prepare: fn(&World, &Facts),
+        prepare: fn(&World, &SessionFacts),
     ) -> bool {
         let world = World::new(1, "/python".into()).unwrap();
         let mut session = model(&world);
-        session.expect(&world, "s-1", shape, Expected::Anything);
+        session.expect(&world, "s-1", kind, Expected::Anything);
         prepare(&world, &session.facts);
         session.ended(&world, &turn(outcome, code)).is_none()
     }
 
     #[test]
     fn a_turn_ends_as_its_code_has_it_unless_a_fault_explains_another_end() {
-        let quiet: fn(&World, &Facts) = |_, _| {};
-        assert!(allowed(Shape::Plain, "ok", None, quiet));
-        assert!(allowed(Shape::Failing, "error", None, quiet));
-        assert!(allowed(Shape::Late, "timed_out", None, quiet));
-        assert!(allowed(Shape::Late, "lost", Some("unstoppable"), quiet));
+        let quiet: fn(&World, &SessionFacts) = |_, _| {};
+        assert!(allowed(TurnKind::Plain, "ok", None, quiet));
+        assert!(allowed(TurnKind::Failing, "error", None, quiet));
+        assert!(allowed(TurnKind::Late, "timed_out", None, quiet));
+        assert!(allowed(TurnKind::Late, "lost", Some("unstoppable"), quiet));
         for (outcome, code) in [
             ("error", None),
             ("error", Some("disk_full")),
@@ -265,21 +275,21 @@ mod tests {
             ("timed_out", Some("deadline_passed")),
             ("interrupted", None),
         ] {
-            assert!(!allowed(Shape::Plain, outcome, code, quiet), "{outcome} {code:?}");
+            assert!(!allowed(TurnKind::Plain, outcome, code, quiet), "{outcome} {code:?}");
         }
-        let hurt: fn(&World, &Facts) = |_, facts| set(&facts.worker_hurt);
-        assert!(allowed(Shape::Plain, "lost", Some("worker_died"), hurt));
-        assert!(!allowed(Shape::Plain, "timed_out", Some("deadline_passed"), hurt));
-        let full: fn(&World, &Facts) = |world, _| world.disk.begin();
-        assert!(allowed(Shape::Plain, "error", Some("disk_full"), full));
-        assert!(!allowed(Shape::Plain, "lost", Some("worker_died"), full));
+        let hurt: fn(&World, &SessionFacts) = |_, facts| set(&facts.worker_hurt);
+        assert!(allowed(TurnKind::Plain, "lost", Some("worker_died"), hurt));
+        assert!(!allowed(TurnKind::Plain, "timed_out", Some("deadline_passed"), hurt));
+        let full: fn(&World, &SessionFacts) = |world, _| world.disk.begin();
+        assert!(allowed(TurnKind::Plain, "error", Some("disk_full"), full));
+        assert!(!allowed(TurnKind::Plain, "lost", Some("worker_died"), full));
     }
 
     #[test]
     fn an_outcome_that_changes_is_a_fault() {
         let world = World::new(1, "/python".into()).unwrap();
         let mut session = model(&world);
-        session.expect(&world, "s-1", Shape::Plain, Expected::Anything);
+        session.expect(&world, "s-1", TurnKind::Plain, Expected::Anything);
         assert_eq!(session.ended(&world, &turn("ok", None)), None);
         assert_eq!(session.ended(&world, &turn("ok", None)), None);
         assert!(session.ended(&world, &turn("error", None)).is_some());

@@ -1,12 +1,12 @@
-//! Random choices that a seed decides: the same seed gives the same choices on every machine.
+//! Random choices from a seed: the same seed gives the same choices on every machine.
 
-/// A generator (SplitMix64). Each client and each of its operations has one of its own, so that what one
-/// operation draws never changes what the next one does.
+/// A generator (SplitMix64). Each operation of each client has its own, so the draws of one operation never
+/// change the next operation.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The generator of a path of numbers, such as seed, client and operation.
+    /// The generator for a list of numbers, such as seed, client and operation.
     pub fn of(path: &[u64]) -> Self {
         let mut random = Self(0x5851_f42d_4c95_7f2d);
         for number in path {
@@ -24,28 +24,28 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`; 0 where the bound is 0.
+    /// A number below `bound`, or 0 if the bound is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next().checked_rem(bound).unwrap_or_default()
     }
 
-    /// A number from `low` up to and with `high`.
+    /// A number from `low` to `high`, both included.
     pub fn within(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// Whether something that happens in `percent` of all cases happens now.
+    /// `true` in `percent` of all calls.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of `choices`, which are not empty.
+    /// One of `choices`, which must not be empty.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         let at = self.below(choices.len() as u64);
         &choices[usize::try_from(at).unwrap_or_default()]
     }
 
-    /// One of `choices` by their weights.
+    /// One of `choices`, by weight.
     pub fn weighted<T: Copy>(&mut self, choices: &[(T, u64)]) -> T {
         let whole: u64 = choices.iter().map(|(_, weight)| weight).sum();
         let mut at = self.below(whole);

@@ -1,5 +1,4 @@
-//! A disk that can be filled: a directory that is a mount of its own, and small. Whoever runs the suite
-//! mounts it; this fills it and makes room again.
+//! A small disk that a fault fills and frees again. `isolation` mounts it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -7,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-/// The file that takes the room.
+/// The file that fills the disk.
 const FILLER: &str = "filler";
 
-/// Written at a time.
+/// The sizes of the writes: large ones first, then small ones until the disk is full.
 const PIECE_BYTES: usize = 1 << 20;
 const LAST_PIECE_BYTES: usize = 512;
 
@@ -28,7 +27,7 @@ impl SmallDisk {
         &self.root
     }
 
-    /// Leaves about so many bytes free.
+    /// Fills the disk and leaves about `leave` bytes free.
     pub fn fill(&self, leave: u64) -> Result<()> {
         let mut file = OpenOptions::new().create(true).append(true).open(self.root.join(FILLER))?;
         for size in [PIECE_BYTES, LAST_PIECE_BYTES] {

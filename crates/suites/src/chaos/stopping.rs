@@ -1,125 +1,137 @@
-//! Turns that do not end by themselves: interrupted, past their deadline, killed, or ending their worker.
+//! Turns that do not end normally: interrupted turns, turns past their deadline, killed turns, and turns that
+//! end their worker.
 
 use std::time::Duration;
 
 use serde_json::json;
 use windlass_protocol::api::Turn;
 
-use super::asker::{Asker, code_of};
-use super::code::{self, Expected, Program};
-use super::http::Request;
-use super::model::{SessionModel, Shape};
+use super::code::{self, Expected, TurnProgram};
+use super::http_client::{HttpClient, code_of};
+use super::model::{SessionModel, TurnKind};
 use super::random::Random;
-use super::turns::{self, Stop, Submission, submit, submit_as, wait_end};
+use super::raw_http::RawRequest;
+use super::turns::{self, EarlyStop, Submission, submit, submit_as, wait_end};
 
-/// Ways to run for ever.
+/// Statements for an endless loop.
 const ENDLESS: [&str; 3] = ["time.sleep(100)", "[0 for _ in range(1000)]", "input()"];
 
-/// A queued turn's gate, and the deadline of the turn behind it: longer than any fault stops a process.
-const GATE_MS: u64 = 4000;
-const BEHIND_GATE_MS: u64 = 3500;
+/// The run time of the first turn, and the deadline of the turn queued behind it. The deadline is longer than
+/// any fault stops a process.
+const FIRST_TURN_MS: u64 = 4000;
+const QUEUED_DEADLINE_MS: u64 = 3500;
 
-fn program(code: impl Into<String>) -> Program {
-    Program { code: code.into(), expected: Expected::Anything }
+fn program(code: impl Into<String>) -> TurnProgram {
+    TurnProgram { code: code.into(), expected: Expected::Anything }
 }
 
 pub async fn interrupt(
-    asker: &mut Asker,
+    http: &mut HttpClient,
     session: &mut SessionModel,
     random: &mut Random,
-) -> Result<(), Stop> {
+) -> Result<(), EarlyStop> {
     let endless = random.pick(&ENDLESS);
     let code = format!("import time\nprint('go')\nwhile True: {endless}\n");
-    let submission = Submission::plain(program(code)).shaped(Shape::Interrupted);
-    let id = submit(asker, session, submission).await?;
+    let submission = Submission::plain(program(code)).of_kind(TurnKind::Interrupted);
+    let id = submit(http, session, submission).await?;
     tokio::time::sleep(Duration::from_millis(*random.pick(&[0, 20, 200]))).await;
-    let request = Request::post(format!("{}/interrupt", session.turn_path(&id)), &json!({}));
-    let answer = asker.patient(&request, 0).await?;
-    // A fault may have ended it, or the first attempt has and its answer was lost. Its outcome tells.
+    let request = RawRequest::post(format!("{}/interrupt", session.turn_path(&id)), &json!({}));
+    let answer = http.send_with_retry(&request, 0).await?;
+    // A fault may have ended the turn, or the first interrupt ended it and its answer was lost. The check of
+    // its outcome decides.
     let ended = match code_of(&answer).as_deref() {
         Some("turn_not_running") => true,
-        Some("session_ended") => session.may_lose(&asker.world),
+        Some("session_ended") => session.may_lose(&http.world),
         _ => false,
     };
     if answer.status != 200 && !ended {
-        asker.violation("interrupt", format!("{id} runs for ever: {}", answer.shown()));
+        http.violation(
+            "interrupt",
+            format!("{id} is endless, and its interrupt failed: {}", answer.shown()),
+        );
     }
-    wait_end(asker, session, &id, random).await.map(drop)
+    wait_end(http, session, &id, random).await.map(drop)
 }
 
-/// An ended turn is still a turn, however long ago it ended: interrupting it changes nothing.
+/// Interrupts an ended turn. The outcome of the turn must not change.
 pub async fn interrupt_ended(
-    asker: &mut Asker,
+    http: &mut HttpClient,
     session: &mut SessionModel,
     random: &mut Random,
-) -> Result<(), Stop> {
+) -> Result<(), EarlyStop> {
     let Some(old) = session.an_ended(random) else { return Ok(()) };
     let (id, outcome) = (old.id.clone(), old.outcome);
-    let request = Request::post(format!("{}/interrupt", session.turn_path(&id)), &json!({}));
-    let answer = asker.patient(&request, 0).await?;
+    let request = RawRequest::post(format!("{}/interrupt", session.turn_path(&id)), &json!({}));
+    let answer = http.send_with_retry(&request, 0).await?;
     match (answer.status, code_of(&answer).as_deref()) {
         (200, _) => {
-            let turn: Turn = asker.read("an ended turn", &answer).ok_or(Stop::GivenUp)?;
+            let turn: Turn = http.read("an ended turn", &answer).ok_or(EarlyStop::GivenUp)?;
             if turn.outcome != outcome {
                 let now = turn.outcome;
-                asker.violation("interrupt", format!("{id} ended {outcome:?}, now {now:?}"));
+                http.violation(
+                    "interrupt",
+                    format!("{id} ended {outcome:?}, but now it is {now:?}"),
+                );
             }
         }
         (_, Some("turn_not_running")) => {}
-        (_, Some("session_ended")) if session.may_end(&asker.world) => {
-            return Err(Stop::SessionOver);
+        (_, Some("session_ended")) if session.may_end(&http.world) => {
+            return Err(EarlyStop::SessionOver);
         }
-        _ => asker.violation("interrupt", format!("{id} has ended: {}", answer.shown())),
+        _ => http.violation(
+            "interrupt",
+            format!("{id} has ended, and its interrupt failed: {}", answer.shown()),
+        ),
     }
     Ok(())
 }
 
 pub async fn deadline(
-    asker: &mut Asker,
+    http: &mut HttpClient,
     session: &mut SessionModel,
     random: &mut Random,
-) -> Result<(), Stop> {
+) -> Result<(), EarlyStop> {
     let code = "import time\nprint('go')\nwhile True: time.sleep(0.01)\n";
-    let submission = Submission::plain(program(code)).shaped(Shape::Late);
+    let submission = Submission::plain(program(code)).of_kind(TurnKind::Late);
     let submission = submission.due(*random.pick(&[50, 300, 600]));
     let submission = submission.waiting(*random.pick(&[0, 2000]));
-    turns::run(asker, session, submission, random).await.map(drop)
+    turns::run(http, session, submission, random).await.map(drop)
 }
 
-/// A turn's deadline counts from its start, also when it waited for longer than that, and also when the
-/// node was replaced meanwhile.
+/// Queues a turn for longer than its deadline. The deadline counts from the turn's start, even if the node is
+/// restarted meanwhile.
 pub async fn queued_deadline(
-    asker: &mut Asker,
+    http: &mut HttpClient,
     session: &mut SessionModel,
     random: &mut Random,
-) -> Result<(), Stop> {
-    let gate = session.next_id();
-    let gated = Submission::plain(code::slow(&gate, GATE_MS));
-    submit_as(asker, session, &gate, gated).await?;
+) -> Result<(), EarlyStop> {
+    let first = session.next_id();
+    let slow = Submission::plain(code::slow(&first, FIRST_TURN_MS));
+    submit_as(http, session, &first, slow).await?;
     let id = session.next_id();
-    let behind = Submission::plain(code::brief(&id)).due(BEHIND_GATE_MS);
-    submit_as(asker, session, &id, behind).await?;
-    wait_end(asker, session, &gate, random).await?;
-    wait_end(asker, session, &id, random).await.map(drop)
+    let queued = Submission::plain(code::brief(&id)).due(QUEUED_DEADLINE_MS);
+    submit_as(http, session, &id, queued).await?;
+    wait_end(http, session, &first, random).await?;
+    wait_end(http, session, &id, random).await.map(drop)
 }
 
-/// Code that swallows every interrupt: it is killed after the grace.
+/// Runs code that ignores every interrupt. The node must kill it after the grace period.
 pub async fn stubborn(
-    asker: &mut Asker,
+    http: &mut HttpClient,
     session: &mut SessionModel,
     random: &mut Random,
-) -> Result<(), Stop> {
+) -> Result<(), EarlyStop> {
     let code = "import time\nwhile True:\n  try: time.sleep(1)\n  except BaseException: pass\n";
-    let submission = Submission::plain(program(code)).shaped(Shape::Fatal).due(300);
-    turns::run(asker, session, submission, random).await.map(drop)
+    let submission = Submission::plain(program(code)).of_kind(TurnKind::Fatal).due(300);
+    turns::run(http, session, submission, random).await.map(drop)
 }
 
-/// Code that ends its worker.
+/// Runs code that ends its worker.
 pub async fn exit(
-    asker: &mut Asker,
+    http: &mut HttpClient,
     session: &mut SessionModel,
     random: &mut Random,
-) -> Result<(), Stop> {
-    let submission = Submission::plain(program("import os;os._exit(3)\n")).shaped(Shape::Fatal);
-    turns::run(asker, session, submission.waiting(2000), random).await.map(drop)
+) -> Result<(), EarlyStop> {
+    let submission = Submission::plain(program("import os;os._exit(3)\n")).of_kind(TurnKind::Fatal);
+    turns::run(http, session, submission.waiting(2000), random).await.map(drop)
 }

@@ -1,5 +1,5 @@
-//! How turns are submitted, waited for and read, whatever they do: each answer is compared with the model
-//! of its session.
+//! Submits turns, waits for them and reads their output. Each answer is compared with the model of the
+//! session.
 
 use std::time::{Duration, Instant};
 
@@ -7,38 +7,38 @@ use serde_json::{Value, json};
 use windlass_protocol::Outcome;
 use windlass_protocol::api::{Session, SessionState, Turn, TurnState};
 
-use super::asker::{Asker, NoAnswer, code_of};
-use super::code::{self, Program};
-use super::http::Request;
-use super::model::{SessionModel, Shape};
+use super::code::{self, TurnProgram};
+use super::http_client::{HttpClient, NoAnswer, code_of};
+use super::model::{SessionModel, TurnKind};
 use super::random::Random;
+use super::raw_http::RawRequest;
 use super::world::World;
 
-/// How long a turn may take that is not told to run longer.
+/// How long a turn may take.
 const TURN_MAX: Duration = Duration::from_secs(90);
 
-/// Requests for one turn's output.
+/// The most requests for one turn's output.
 const RANGES_MAX: usize = 5000;
 
-/// After so many ranges of random sizes, the rest is read in large ones.
+/// After this many ranges of random size, the rest is read in large ranges.
 const SMALL_RANGES_MAX: usize = 20;
 
 /// Why an operation stops early.
 #[derive(Debug)]
-pub enum Stop {
-    /// The session has ended, as it may.
+pub enum EarlyStop {
+    /// The session has ended.
     SessionOver,
-    /// There is nothing more to do here; what was wrong is told.
+    /// The operation cannot go on. The violation, if any, is recorded.
     GivenUp,
 }
 
-impl From<NoAnswer> for Stop {
+impl From<NoAnswer> for EarlyStop {
     fn from(_: NoAnswer) -> Self {
         Self::GivenUp
     }
 }
 
-/// How a turn is sent.
+/// How a submission is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sending {
     Once,
@@ -49,20 +49,26 @@ pub enum Sending {
 /// A turn to submit.
 #[derive(Debug)]
 pub struct Submission {
-    pub shape: Shape,
-    pub program: Program,
+    pub kind: TurnKind,
+    pub program: TurnProgram,
     pub wait_ms: u64,
     pub deadline_ms: Option<u64>,
     pub sending: Sending,
 }
 
 impl Submission {
-    pub fn plain(program: Program) -> Self {
-        Self { shape: Shape::Plain, program, wait_ms: 0, deadline_ms: None, sending: Sending::Once }
+    pub fn plain(program: TurnProgram) -> Self {
+        Self {
+            kind: TurnKind::Plain,
+            program,
+            wait_ms: 0,
+            deadline_ms: None,
+            sending: Sending::Once,
+        }
     }
 
-    pub fn shaped(mut self, shape: Shape) -> Self {
-        self.shape = shape;
+    pub fn of_kind(mut self, kind: TurnKind) -> Self {
+        self.kind = kind;
         self
     }
 
@@ -82,37 +88,39 @@ impl Submission {
     }
 }
 
-/// Submits a turn and gives its id.
+/// Submits a turn and returns its id.
 pub async fn submit(
-    asker: &mut Asker,
+    http: &mut HttpClient,
     session: &mut SessionModel,
     submission: Submission,
-) -> Result<String, Stop> {
+) -> Result<String, EarlyStop> {
     let id = session.next_id();
-    submit_as(asker, session, &id, submission).await?;
+    submit_as(http, session, &id, submission).await?;
     Ok(id)
 }
 
-/// Submits a turn whose code was written for the id.
+/// Submits a turn with the given id.
 pub async fn submit_as(
-    asker: &mut Asker,
+    http: &mut HttpClient,
     session: &mut SessionModel,
     id: &str,
     submission: Submission,
-) -> Result<(), Stop> {
-    let Submission { shape, program, wait_ms, deadline_ms, sending } = submission;
-    session.expect(&asker.world, id, shape, program.expected);
+) -> Result<(), EarlyStop> {
+    let Submission { kind, program, wait_ms, deadline_ms, sending } = submission;
+    session.expect(&http.world, id, kind, program.expected);
     let mut body = json!({"id": id, "code": session.code(id, &program.code), "wait_ms": wait_ms});
     if let Some(deadline_ms) = deadline_ms {
         body["deadline_ms"] = json!(deadline_ms);
     }
-    let request = Request::post(format!("{}/turns", session.path()), &body);
+    let request = RawRequest::post(format!("{}/turns", session.path()), &body);
     let answer = match sending {
-        Sending::Once => asker.patient(&request, wait_ms).await?,
+        Sending::Once => http.send_with_retry(&request, wait_ms).await?,
         Sending::Twice => {
-            let mut other = asker.beside();
-            let (first, _) =
-                tokio::join!(asker.patient(&request, wait_ms), other.once(&request, wait_ms));
+            let mut other = http.another_connection();
+            let (first, _) = tokio::join!(
+                http.send_with_retry(&request, wait_ms),
+                other.send_once(&request, wait_ms)
+            );
             first?
         }
     };
@@ -120,60 +128,63 @@ pub async fn submit_as(
         if let Some(turn) = session.turn(id) {
             turn.refused = true;
         }
-        return Err(refused(asker, session, id, code_of(&answer), &answer.shown()));
+        return Err(refused(http, session, id, code_of(&answer), &answer.shown()));
     }
-    let turn: Turn = asker.read("a submitted turn", &answer).ok_or(Stop::GivenUp)?;
-    check_names(asker, session, id, &turn);
+    let turn: Turn = http.read("a submitted turn", &answer).ok_or(EarlyStop::GivenUp)?;
+    check_names(http, session, id, &turn);
     Ok(())
 }
 
-/// A refusal of a turn: only a session that may end refuses one for good.
+/// Judges the refusal of a turn: only a session that may have ended may refuse it.
 fn refused(
-    asker: &Asker,
+    http: &HttpClient,
     session: &SessionModel,
     id: &str,
     code: Option<String>,
     shown: &str,
-) -> Stop {
+) -> EarlyStop {
     let over = code.as_deref() == Some("session_ended");
-    if over && session.may_end(&asker.world) {
-        return Stop::SessionOver;
+    if over && session.may_end(&http.world) {
+        return EarlyStop::SessionOver;
     }
-    asker.violation("submit", format!("{id} is refused: {shown}"));
-    if over { Stop::SessionOver } else { Stop::GivenUp }
+    http.violation("submit", format!("the node refused {id}: {shown}"));
+    if over { EarlyStop::SessionOver } else { EarlyStop::GivenUp }
 }
 
-fn check_names(asker: &Asker, session: &SessionModel, id: &str, turn: &Turn) {
+fn check_names(http: &HttpClient, session: &SessionModel, id: &str, turn: &Turn) {
     if turn.id.as_str() != id || turn.session.as_str() != session.id {
         let (got, of) = (&turn.id, &turn.session);
-        asker.violation("mixed", format!("asked for {id} of {}, got {got} of {of}", session.id));
+        http.violation("mixed", format!("asked for {id} of {}, got {got} of {of}", session.id));
     }
 }
 
-/// Looks at a turn until it is in one of the states, or has ended.
+/// Reads a turn until it is in one of the states or has ended.
 pub async fn look_until(
-    asker: &mut Asker,
+    http: &mut HttpClient,
     session: &mut SessionModel,
     id: &str,
     random: &mut Random,
     states: &[TurnState],
-) -> Result<Turn, Stop> {
+) -> Result<Turn, EarlyStop> {
     let began = Instant::now();
     loop {
         let wait_ms = *random.pick(&[0, 200, 2000, 2000]);
         let budget = *random.pick(&[0, 100, 16384]);
         let path = session.turn_path(id);
         let path = format!("{path}?wait_ms={wait_ms}&output_bytes_max={budget}");
-        let answer = asker.patient(&Request::get(path), wait_ms).await?;
+        let answer = http.send_with_retry(&RawRequest::get(path), wait_ms).await?;
         if answer.status != 200 {
-            asker.violation("turn", format!("{id} was accepted, and now: {}", answer.shown()));
-            return Err(Stop::GivenUp);
+            http.violation(
+                "turn",
+                format!("{id} was accepted, but reading it failed: {}", answer.shown()),
+            );
+            return Err(EarlyStop::GivenUp);
         }
-        let turn: Turn = asker.read("a turn", &answer).ok_or(Stop::GivenUp)?;
-        check_names(asker, session, id, &turn);
+        let turn: Turn = http.read("a turn", &answer).ok_or(EarlyStop::GivenUp)?;
+        check_names(http, session, id, &turn);
         if turn.state == TurnState::Ended {
-            if let Some(fault) = session.ended(&asker.world, &turn) {
-                asker.violation("outcome", fault);
+            if let Some(fault) = session.ended(&http.world, &turn) {
+                http.violation("outcome", fault);
             }
             return Ok(turn);
         }
@@ -181,8 +192,8 @@ pub async fn look_until(
             return Ok(turn);
         }
         if began.elapsed() > TURN_MAX {
-            asker.violation("hang", format!("{id} is {:?} after {TURN_MAX:?}", turn.state));
-            return Err(Stop::GivenUp);
+            http.violation("hang", format!("{id} is {:?} after {TURN_MAX:?}", turn.state));
+            return Err(EarlyStop::GivenUp);
         }
         if wait_ms == 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -191,34 +202,34 @@ pub async fn look_until(
 }
 
 pub async fn wait_end(
-    asker: &mut Asker,
+    http: &mut HttpClient,
     session: &mut SessionModel,
     id: &str,
     random: &mut Random,
-) -> Result<Turn, Stop> {
-    look_until(asker, session, id, random, &[]).await
+) -> Result<Turn, EarlyStop> {
+    look_until(http, session, id, random, &[]).await
 }
 
-/// Submits, waits, and reads the output where there is something to compare.
+/// Submits a turn, waits for its end and checks its output.
 pub async fn run(
-    asker: &mut Asker,
+    http: &mut HttpClient,
     session: &mut SessionModel,
     submission: Submission,
     random: &mut Random,
-) -> Result<Turn, Stop> {
-    let id = submit(asker, session, submission).await?;
-    let turn = wait_end(asker, session, &id, random).await?;
-    read_output(asker, session, &id, random).await?;
+) -> Result<Turn, EarlyStop> {
+    let id = submit(http, session, submission).await?;
+    let turn = wait_end(http, session, &id, random).await?;
+    read_output(http, session, &id, random).await?;
     Ok(turn)
 }
 
-/// Reads a turn's output in ranges of random sizes, and compares it with what was expected.
+/// Reads a turn's output in ranges of random size and compares it with the expected output.
 pub async fn read_output(
-    asker: &mut Asker,
+    http: &mut HttpClient,
     session: &mut SessionModel,
     id: &str,
     random: &mut Random,
-) -> Result<(), Stop> {
+) -> Result<(), EarlyStop> {
     let mut got = Vec::new();
     let mut at = 0;
     for round in 0..RANGES_MAX {
@@ -229,57 +240,62 @@ pub async fn read_output(
             false => format!("from={at}&to={}", at + size),
         };
         let path = format!("{}/output?turn={id}&{range}", session.path());
-        let answer = asker.patient(&Request::get(path), 0).await?;
+        let answer = http.send_with_retry(&RawRequest::get(path), 0).await?;
         let number = |name: &str| answer.header(name).and_then(|text| text.parse::<u64>().ok());
         let (next, total) = (number("windlass-output-next"), number("windlass-output-total"));
         let (Some(next), Some(total), 200) = (next, total, answer.status) else {
-            asker.violation("output", format!("{id}: {range}: {}", answer.shown()));
+            http.violation("output", format!("{id}: {range}: {}", answer.shown()));
             return Ok(());
         };
         if number("windlass-output-dropped") != Some(0) {
-            return dropped(asker, session, id);
+            return dropped(http, session, id);
         }
         got.extend_from_slice(&answer.body);
         if next >= total {
             break;
         }
         if next <= at {
-            asker.violation("output", format!("{id}: {range} leads to {next} of {total}"));
+            http.violation(
+                "output",
+                format!("{id}: the range {range} makes no progress: next is {next} of {total}"),
+            );
             return Ok(());
         }
         at = next;
     }
     let Some(turn) = session.turn(id) else { return Ok(()) };
     if let Some(fault) = code::difference(&turn.expected, &got, turn.outcome == Some(Outcome::Ok)) {
-        let text = format!("{id} ({:?}, {:?}): {fault}", turn.shape, turn.outcome);
-        asker.violation("output", text);
+        let text = format!("{id} ({:?}, {:?}): {fault}", turn.kind, turn.outcome);
+        http.violation("output", text);
     }
     turn.output = Some(got);
     Ok(())
 }
 
-/// Bytes may be missing only where the disk was full meanwhile.
-fn dropped(asker: &Asker, session: &mut SessionModel, id: &str) -> Result<(), Stop> {
+/// Judges dropped output: bytes may be missing only if the disk was full.
+fn dropped(http: &HttpClient, session: &mut SessionModel, id: &str) -> Result<(), EarlyStop> {
     let Some(turn) = session.turn(id) else { return Ok(()) };
-    match asker.world.disk.since(turn.disk) {
-        true => asker.world.ledger.count("turns with dropped output"),
-        false => {
-            asker.violation("output", format!("{id}: bytes are missing, and no disk was full"))
-        }
+    match http.world.disk.since(turn.disk) {
+        true => http.world.ledger.count("turns with dropped output"),
+        false => http.violation(
+            "output",
+            format!("{id}: the node dropped output, but the disk was not full"),
+        ),
     }
     Ok(())
 }
 
-/// Runs a turn that tells what the session's memory holds; gives that, when the turn ended well.
+/// Runs a turn that prints the marks in the session's memory. Returns them if the turn ended well.
 pub async fn read_state(
-    asker: &mut Asker,
+    http: &mut HttpClient,
     session: &mut SessionModel,
     random: &mut Random,
-) -> Result<Option<Vec<String>>, Stop> {
-    let program = Program { code: code::state().to_owned(), expected: code::Expected::Anything };
+) -> Result<Option<Vec<String>>, EarlyStop> {
+    let program =
+        TurnProgram { code: code::state().to_owned(), expected: code::Expected::Anything };
     let sending = if random.chance(30) { Sending::Twice } else { Sending::Once };
     let submission = Submission::plain(program).waiting(3000).sent(sending);
-    let turn = run(asker, session, submission, random).await?;
+    let turn = run(http, session, submission, random).await?;
     if turn.outcome != Some(Outcome::Ok) {
         return Ok(None);
     }
@@ -295,34 +311,43 @@ pub async fn read_state(
     });
     model.seen.clone_from(&marks);
     if model.output.is_some() && (said[0] != token.as_str() || marks.is_none()) {
-        asker.violation("mixed", format!("{} sees {said}, not its own {token}", turn.id));
+        http.violation(
+            "mixed",
+            format!("{} found {said} in memory instead of its own token {token}", turn.id),
+        );
     }
     Ok(marks)
 }
 
-/// Looks at the session: ended only where it may be, and then by name.
-pub async fn look_at_session(asker: &mut Asker, session: &SessionModel) -> Result<Session, Stop> {
-    let answer = asker.patient(&Request::get(session.path()), 0).await?;
+/// Reads the session. It may have ended only if a fault explains the reason.
+pub async fn look_at_session(
+    http: &mut HttpClient,
+    session: &SessionModel,
+) -> Result<Session, EarlyStop> {
+    let answer = http.send_with_retry(&RawRequest::get(session.path()), 0).await?;
     if answer.status != 200 {
-        asker.violation("session", format!("{}: {}", session.id, answer.shown()));
-        return Err(Stop::GivenUp);
+        http.violation("session", format!("{}: {}", session.id, answer.shown()));
+        return Err(EarlyStop::GivenUp);
     }
-    let found: Session = asker.read("a session", &answer).ok_or(Stop::GivenUp)?;
-    check_session(&asker.world, asker, session, &found);
+    let found: Session = http.read("a session", &answer).ok_or(EarlyStop::GivenUp)?;
+    check_session(&http.world, http, session, &found);
     Ok(found)
 }
 
-fn check_session(world: &World, asker: &Asker, session: &SessionModel, found: &Session) {
+fn check_session(world: &World, http: &HttpClient, session: &SessionModel, found: &Session) {
     if found.id.as_str() != session.id {
-        asker.violation("mixed", format!("asked for {}, got {}", session.id, found.id));
+        http.violation("mixed", format!("asked for {}, got {}", session.id, found.id));
     }
     if found.state != SessionState::Ended {
         return;
     }
     match &found.ended {
-        None => asker.violation("session", format!("{} ended without a reason", session.id)),
+        None => http.violation("session", format!("{} ended without a reason", session.id)),
         Some(ended) if !session.facts.closing() && !session.may_end_by(world, ended.reason) => {
-            asker.violation("session", format!("{} ended by itself: {ended:?}", session.id));
+            http.violation(
+                "session",
+                format!("{} ended without being closed: {ended:?}", session.id),
+            );
         }
         Some(_) => {}
     }

@@ -1,5 +1,5 @@
-//! What all tasks of one seed share: the ledger, the sessions that live, and which troubles the node is
-//! or was in. It holds facts; the tasks act on them.
+//! The state that all tasks of one seed share: the ledger, the live sessions, and the troubles of the node,
+//! present and past. The tasks decide what follows from it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,37 +10,38 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::ledger::Ledger;
+use super::ledger::ChaosLedger;
 
-/// The codes that clients were promised.
+/// The document that lists the error codes.
 const OPENAPI: &str = include_str!("../../../../docs/openapi.json");
 
 #[derive(Debug)]
 pub struct World {
     pub seed: u64,
-    pub ledger: Ledger,
+    pub ledger: ChaosLedger,
     pub interpreter: PathBuf,
     pub codes: BTreeSet<String>,
+    /// The disk is full.
     pub disk: Trouble,
-    /// Few processes can be started.
+    /// Only a few processes can be started.
     pub scarcity: Trouble,
     /// The node has few descriptors or little memory.
     pub limits: Trouble,
-    /// The node was killed, stopped or replaced.
+    /// The node is down: a fault has killed or stopped it.
     pub node: Trouble,
     over: AtomicBool,
     cuts: watch::Sender<u64>,
-    sessions: Mutex<Vec<Arc<Facts>>>,
+    sessions: Mutex<Vec<Arc<SessionFacts>>>,
 }
 
-/// A condition that comes and goes.
+/// A condition that begins and ends, possibly several times.
 #[derive(Debug, Default)]
 pub struct Trouble {
     begun: AtomicU64,
     ended: AtomicU64,
 }
 
-/// A moment before or in a trouble, to be asked about later.
+/// A point in time. [`Trouble::since`] tells whether the trouble occurred at this time or later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TroubleMark {
     begun: u64,
@@ -68,31 +69,31 @@ impl Trouble {
         TroubleMark { begun: self.begun.load(Ordering::Relaxed), active: self.active() }
     }
 
-    /// Whether there was such a trouble at the mark or since.
+    /// Whether the trouble was active at the mark or began after it.
     pub fn since(&self, mark: TroubleMark) -> bool {
         mark.active || self.begun.load(Ordering::Relaxed) > mark.begun
     }
 }
 
-/// What faults did to one session, and what its client does to it.
+/// What faults and its client have done to one session.
 #[derive(Debug)]
-pub struct Facts {
+pub struct SessionFacts {
     pub session: String,
-    /// The session that its family began with: itself, unless it is a twin.
+    /// The id of the family's first session: the session itself, unless it is a twin.
     pub family: String,
-    /// It may end without being asked to: its keeper was killed.
+    /// The session may end by itself, because its keeper was killed.
     pub may_end: AtomicBool,
-    /// Its worker was killed, or its keeper was stopped, at least once.
+    /// Its worker was killed or its keeper was stopped (SIGSTOP), at least once.
     pub worker_hurt: AtomicBool,
-    /// Its worker was killed: a fresh worker that is killed while it starts ends its session.
+    /// Its worker was killed. If a new worker is killed while it starts, the session ends.
     pub worker_killed: AtomicBool,
-    /// Its client is closing it, or has.
+    /// Its client closes it or has closed it.
     pub closing: AtomicBool,
-    /// Since when it can have met a lack of processes.
+    /// A lack of processes after this point in time may affect the session.
     pub scarcity: TroubleMark,
 }
 
-impl Facts {
+impl SessionFacts {
     pub fn new(session: &str, family: &str, scarcity: TroubleMark) -> Self {
         Self {
             session: session.to_owned(),
@@ -130,7 +131,7 @@ impl World {
     pub fn new(seed: u64, interpreter: PathBuf) -> Result<Self> {
         Ok(Self {
             seed,
-            ledger: Ledger::new(seed),
+            ledger: ChaosLedger::new(seed),
             interpreter,
             codes: promised_codes()?,
             disk: Trouble::default(),
@@ -143,7 +144,7 @@ impl World {
         })
     }
 
-    /// Clients finish what they are at, and end.
+    /// Ends the run: clients finish their operation and close their sessions.
     pub fn finish(&self) {
         set(&self.over);
     }
@@ -152,17 +153,17 @@ impl World {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// Every connection of the clients breaks now.
+    /// Cuts every connection of the clients.
     pub fn cut_connections(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Tells of the next cut.
+    /// A receiver that changes at the next cut.
     pub fn cuts(&self) -> watch::Receiver<u64> {
         self.cuts.subscribe()
     }
 
-    pub fn born(&self, facts: &Arc<Facts>) {
+    pub fn born(&self, facts: &Arc<SessionFacts>) {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(facts));
     }
 
@@ -171,7 +172,7 @@ impl World {
         sessions.retain(|facts| facts.session != session);
     }
 
-    pub fn live(&self) -> Vec<Arc<Facts>> {
+    pub fn live(&self) -> Vec<Arc<SessionFacts>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -1,5 +1,5 @@
-//! `docs/mcp-conformance.md`, made from the list of scenarios and the table of stand-ins. A test
-//! holds it to what is in git.
+//! Writes `docs/mcp-conformance.md` from the list of scenarios and the table of fixtures. A test compares the
+//! file in git with them.
 
 use std::fmt::Write;
 
@@ -10,48 +10,53 @@ use super::suite::Suite;
 pub const PATH: &str = "docs/mcp-conformance.md";
 
 const OPENING: &str = "\
-<!-- Made by `cargo xtask conformance --write-docs`; change crates/suites/src/conformance instead. -->
+<!-- Written by `cargo xtask conformance --write-docs`; change crates/suites/src/conformance instead. -->
 # MCP conformance
 
-`cargo xtask conformance` runs the server side of the official suite, npm
-`@modelcontextprotocol/conformance`, against a real node, and is part of every check of this repository.
+This page lists which scenarios of the official MCP conformance suite Windlass passes, and which do not apply. It is
+for developers of MCP clients. `cargo xtask conformance` runs the server scenarios of the npm package
+`@modelcontextprotocol/conformance` against a real node. CI runs these versions for every change:
 ";
 
-const JUDGING: &str = "\
-A check that fails and a recommendation that is not followed both count as failures. So do a scenario that
-is not in the lists below, and one that is listed as not applying and passes. For 2025-03-26 the suite has
-next to nothing: what it has for 2025-06-18 is played there all the same.
+const FAILURES: &str = "\
+The run fails if
+
+- a check fails, or a recommendation is not followed;
+- a scenario is missing in the lists below;
+- a scenario is listed as not applicable, and passes.
+
+The suite has almost no scenarios for 2025-03-26, so the scenarios for 2025-06-18 run at that revision too.
 ";
 
-const STAND_INS: &str = "\
-## What stands in for the suite's own tools
+const REPLACEMENTS: &str = "\
+## Replacements for the suite's test tools
 
-Many scenarios call a tool by a fixed name, of a server written for the suite, and look at the shape of
-what it answers. These calls are sent on as `run` with code that does the same, and its resources are read
-as ones of ours; only the request is changed, the answers are what the node says. Where the suite fills in
-a form, the value goes into the one field that ours has.
+Many scenarios call a tool of a test server by a fixed name and check the form of the answer. A forwarder turns such a
+call into a `run` call with code that does the same. It also replaces the URIs of the suite's resources by URIs of
+Windlass resources. Where the suite fills in a form, the forwarder puts the value into the only field of the Windlass
+form. The forwarder changes only requests; answers reach the suite unchanged.
 ";
 
 pub fn text() -> String {
     let mut text = OPENING.to_owned();
     for suite in Suite::ALL {
         let _ = write!(text, "\n- {} {}, at", suite.as_str(), suite.version());
-        let rounds: Vec<&str> = suite.rounds().iter().map(|round| round.at_words()).collect();
+        let rounds: Vec<&str> = suite.rounds().iter().map(|round| round.revision_name()).collect();
         let _ = write!(text, " {}", rounds.join(", "));
     }
-    let _ = write!(text, "\n\n{JUDGING}\n## What applies, and passes\n");
+    let _ = write!(text, "\n\n{FAILURES}\n## Scenarios that pass\n");
     let applies = |standing: &Standing| !matches!(standing, Standing::DoesNotApply(_));
     for (name, _) in SCENARIOS.iter().filter(|(_, standing)| applies(standing)) {
         let _ = write!(text, "\n- `{name}`");
     }
-    text.push_str("\n\n## What does not apply\n\n| scenario | why |\n|---|---|\n");
+    text.push_str("\n\n## Scenarios that do not apply\n\n| scenario | reason |\n|---|---|\n");
     for (name, standing) in SCENARIOS {
         if let Standing::DoesNotApply(reason) = standing {
             let _ = writeln!(text, "| `{name}` | {reason} |");
         }
     }
     text.push_str(
-        "\nOf scenarios that apply otherwise:\n\n| scenario | check | why |\n|---|---|---|\n",
+        "\nThese checks of passing scenarios do not apply:\n\n| scenario | check | reason |\n|---|---|---|\n",
     );
     for (name, standing) in SCENARIOS {
         if let Standing::AppliesBut(excepted) = standing {
@@ -60,7 +65,7 @@ pub fn text() -> String {
             }
         }
     }
-    let _ = write!(text, "\n{STAND_INS}\n| the suite's | ours |\n|---|---|\n");
+    let _ = write!(text, "\n{REPLACEMENTS}\n| in the suite | in Windlass |\n|---|---|\n");
     for fixture in FIXTURES {
         let _ = writeln!(text, "| tool `{}` | code that {} |", fixture.tool, fixture.words);
     }
@@ -78,6 +83,9 @@ mod tests {
     #[test]
     fn the_documentation_is_made_from_the_lists() {
         let there = std::fs::read_to_string(workspace::root().join(PATH)).unwrap();
-        assert!(there == text(), "{PATH} is old: run `cargo xtask conformance --write-docs`");
+        assert!(
+            there == text(),
+            "{PATH} is out of date: run `cargo xtask conformance --write-docs`"
+        );
     }
 }

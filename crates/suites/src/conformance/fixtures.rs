@@ -1,7 +1,7 @@
-//! The suite's own tools, as turns of ours. The suite asks for tools by fixed names that no product
-//! has, and looks only at the shape of what they answer. So a call of `test_error_handling` is sent
-//! on as a `run` of code that raises: the suite judges the real server, and the answer reaches it
-//! untouched. The same goes for its resources, and for the forms that it fills in.
+//! Replaces the suite's test tools by Windlass turns. The suite calls tools by fixed names that no product
+//! has, and checks only the form of their answers. So a call of `test_error_handling` becomes a `run` call
+//! with code that raises an exception. The answer of the real server reaches the suite unchanged. The suite's
+//! resources and filled-in forms are replaced in the same way.
 
 use std::collections::BTreeMap;
 
@@ -11,48 +11,48 @@ use windlass_protocol::SessionId;
 use windlass_protocol::api::CreateSession;
 use windlass_testkit::{TestNode, run};
 
-/// A tool of the suite, and what our `run` is asked instead.
+/// A test tool of the suite, and the code that replaces it.
 #[derive(Debug)]
 pub struct Fixture {
     pub tool: &'static str,
     /// What the code does, for the documentation.
     pub words: &'static str,
-    /// The call's own arguments are there as `arguments`.
+    /// The code. It finds the arguments of the call in the variable `arguments`.
     code: &'static str,
-    kind: Kind,
+    kind: FixtureKind,
 }
 
-/// How a turn is to go.
+/// How the turn of a fixture runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// It ends by itself, and so may share a session with others.
+enum FixtureKind {
+    /// The turn ends by itself, so it shares a session with others.
     Plain,
-    /// It waits for something that may never come: it has a session of its own.
+    /// The turn waits for input that may never come, so it has its own session.
     Lasting,
-    /// As before, and the call does not wait: a client that takes tasks gets one at once.
+    /// Like `Lasting`, but the call does not wait: a client that supports tasks gets a task at once.
     Background,
 }
 
-/// The session of turns that end by themselves: one of the caller's own.
+/// The session that all `Plain` turns share.
 const SHARED: &str = "suite";
 
-/// The session that is there before the suite comes.
+/// The id of the session that exists before the suite runs.
 const PREPARED: &str = "prepared";
 
-/// What the server calls running code, and the field of the form that asks for a line.
+/// The name of the Windlass tool that runs code, and of the field in the form that asks for input.
 const RUN: &str = "run";
 const FIELD: &str = "input";
 
 const fn plain(tool: &'static str, words: &'static str, code: &'static str) -> Fixture {
-    Fixture { tool, words, code, kind: Kind::Plain }
+    Fixture { tool, words, code, kind: FixtureKind::Plain }
 }
 
 const fn lasting(tool: &'static str, words: &'static str, code: &'static str) -> Fixture {
-    Fixture { tool, words, code, kind: Kind::Lasting }
+    Fixture { tool, words, code, kind: FixtureKind::Lasting }
 }
 
 const fn background(tool: &'static str, words: &'static str, code: &'static str) -> Fixture {
-    Fixture { tool, words, code, kind: Kind::Background }
+    Fixture { tool, words, code, kind: FixtureKind::Background }
 }
 
 const ASKS: &str = "asks for a line";
@@ -61,7 +61,7 @@ const ASK: &str = "print('Thank you,', input('Who is there? '))";
 pub const FIXTURES: &[Fixture] = &[
     plain("test_simple_text", "prints a line", "print('A line of text.')"),
     plain("test_image_content", "shows an image", IMAGE),
-    plain("test_error_handling", "raises", "raise ValueError('as it was asked to')"),
+    plain("test_error_handling", "raises an exception", "raise ValueError('on purpose')"),
     plain("test_tool_with_progress", "takes some seconds", "import time; time.sleep(3.5)"),
     plain("test_logging_tool", "prints a line", "print('No log.')"),
     lasting("test_elicitation", ASKS, ASK),
@@ -74,7 +74,7 @@ pub const FIXTURES: &[Fixture] = &[
         "asks for two lines, one after the other",
         "print(input('Your name? '), input('Your colour? '))",
     ),
-    // Its first line without a newline: the suite compares it.
+    // The suite compares the text, so the line has no newline.
     plain("greet", "prints a greeting", "print(f\"Hello, {arguments['name']}!\", end='')"),
     background(
         "slow_compute",
@@ -83,8 +83,8 @@ pub const FIXTURES: &[Fixture] = &[
     ),
     background(
         "failing_job",
-        "raises after a second, in the background",
-        "import time; time.sleep(1); raise ValueError('as it was asked to')",
+        "raises an exception after a second, in the background",
+        "import time; time.sleep(1); raise ValueError('on purpose')",
     ),
     background("confirm_delete", "asks for a line, in the background", ASK),
     lasting(
@@ -94,7 +94,7 @@ pub const FIXTURES: &[Fixture] = &[
     ),
 ];
 
-/// The smallest picture.
+/// Displays an image of one pixel.
 const IMAGE: &str = "\
 import base64
 class Dot:
@@ -104,28 +104,27 @@ class Dot:
             'rkJggg==')
 Dot()";
 
-/// A session that is there before the suite comes: what a turn of it has left, by the names of the
-/// suite's resources.
+/// A session that exists before the suite runs. Its resources replace those of the suite, by the suite's URI.
 #[derive(Debug, Default)]
-pub struct Prepared {
+pub struct PreparedSession {
     resources: BTreeMap<&'static str, String>,
 }
 
-/// What the suite calls them, and what stands for each.
+/// The URIs of the suite's resources, and what replaces each.
 pub const RESOURCES: &[(&str, &str)] = &[
-    ("test://static-text", "all that a session printed"),
-    ("test://template/123/data", "all that one turn printed"),
+    ("test://static-text", "the output of a session"),
+    ("test://template/123/data", "the output of one turn"),
     ("test://static-binary", "an image that a turn displayed"),
 ];
 
-impl Prepared {
-    /// Makes the session and runs the turn.
+impl PreparedSession {
+    /// Creates the session and runs its turn.
     pub async fn make(node: &TestNode) -> Result<Self> {
         let client = node.client().await?;
         let id = Some(SessionId::parse(PREPARED)?);
         let create = CreateSession { id, ..TestNode::create() };
         let session = client.create_session(&create).await?.session.id;
-        // The suite looks for the number in what it reads from its template.
+        // The suite expects the number 123 in the resource of its template.
         let turn = run(&client, &session, &format!("print('text of 123')\n{IMAGE}")).await;
         let shown = turn.displays.first().context("the turn displayed nothing")?;
         let base = format!("windlass://sessions/{session}");
@@ -139,25 +138,25 @@ impl Prepared {
     }
 }
 
-/// A name that was put for another one.
-pub type Renamed = (String, String);
+/// A name of the suite, and the Windlass name that replaces it.
+pub type NameReplacement = (String, String);
 
-/// Puts ours for the suite's.
+/// Replaces names of the suite by names of Windlass in requests.
 #[derive(Debug, Default)]
 pub struct Translator {
-    prepared: Prepared,
+    prepared: PreparedSession,
     sessions: BTreeMap<&'static str, u64>,
     last: u64,
 }
 
 impl Translator {
-    pub fn new(prepared: Prepared) -> Self {
+    pub fn new(prepared: PreparedSession) -> Self {
         Self { prepared, ..Self::default() }
     }
 
-    /// Changes a request that names something of the suite's; none, if it does not. The name that
-    /// was replaced may stand elsewhere in the request, too.
-    pub fn translate(&mut self, message: &mut Value) -> Option<Option<Renamed>> {
+    /// Changes a request that names a tool, resource or form of the suite. Returns `None` if it does not. The
+    /// replaced name is returned too, because it may also be in a header of the request.
+    pub fn translate(&mut self, message: &mut Value) -> Option<Option<NameReplacement>> {
         let method = message.get("method")?.as_str()?.to_owned();
         let params = message.get_mut("params")?.as_object_mut()?;
         match &*method {
@@ -173,14 +172,14 @@ impl Translator {
         }
     }
 
-    fn call(&mut self, params: &mut Map<String, Value>) -> Option<Renamed> {
+    fn call(&mut self, params: &mut Map<String, Value>) -> Option<NameReplacement> {
         let name = params.get("name")?.as_str()?;
         let fixture = FIXTURES.iter().find(|fixture| fixture.tool == name)?;
-        // A call that goes on says where it was.
-        let goes_on = params.contains_key("requestState");
+        // A call with `requestState` continues an earlier call.
+        let continues = params.contains_key("requestState");
         let session = match fixture.kind {
-            Kind::Plain => SHARED.to_owned(),
-            Kind::Lasting | Kind::Background => self.session(fixture.tool, goes_on),
+            FixtureKind::Plain => SHARED.to_owned(),
+            FixtureKind::Lasting | FixtureKind::Background => self.session(fixture.tool, continues),
         };
         let arguments = params.get("arguments").cloned().unwrap_or_else(|| json!({}));
         params.insert("name".to_owned(), json!(RUN));
@@ -189,8 +188,8 @@ impl Translator {
         Some((fixture.tool.to_owned(), RUN.to_owned()))
     }
 
-    fn session(&mut self, tool: &'static str, goes_on: bool) -> String {
-        let known = self.sessions.get(tool).copied().filter(|_| goes_on);
+    fn session(&mut self, tool: &'static str, continues: bool) -> String {
+        let known = self.sessions.get(tool).copied().filter(|_| continues);
         let number = known.unwrap_or(self.last + 1);
         self.last = self.last.max(number);
         self.sessions.insert(tool, number);
@@ -198,8 +197,8 @@ impl Translator {
     }
 }
 
-/// The suite fills in the form that its own tool would have shown; ours has one field. Says whether
-/// anything was changed.
+/// Puts the value of the suite's form into the only field of the Windlass form. Returns whether anything
+/// changed.
 fn fill_in(params: &mut Map<String, Value>) -> bool {
     let Some(Value::Object(responses)) = params.get_mut("inputResponses") else { return false };
     let mut changed = false;
@@ -215,13 +214,13 @@ fn fill_in(params: &mut Map<String, Value>) -> bool {
 
 impl Fixture {
     fn run(&self, arguments: &Value, session: &str) -> Map<String, Value> {
-        // A JSON string is a Python string, too.
+        // A JSON string is also a Python string.
         let arguments = Value::String(arguments.to_string()).to_string();
         let code = format!("import json; arguments = json.loads({arguments})\n{}", self.code);
         let mut run = Map::new();
         run.insert("code".to_owned(), json!(code));
         run.insert("session".to_owned(), json!(session));
-        if self.kind == Kind::Background {
+        if self.kind == FixtureKind::Background {
             run.insert("wait_seconds".to_owned(), json!(0));
         }
         run
@@ -254,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_goes_on_stays_in_its_session_and_a_new_one_does_not() {
+    fn a_call_that_continues_stays_in_its_session_and_a_new_one_does_not() {
         let mut translator = Translator::default();
         let mut session = |more: Value| {
             let mut message = call("test_input_required_result_multi_round", &more);
@@ -282,7 +281,7 @@ mod tests {
     fn a_resource_of_the_suites_becomes_one_of_ours() {
         let ours = "windlass://sessions/s/output".to_owned();
         let resources = BTreeMap::from([("test://static-text", ours.clone())]);
-        let mut translator = Translator::new(Prepared { resources });
+        let mut translator = Translator::new(PreparedSession { resources });
         let mut read = json!({"method": "resources/read", "params": {"uri": "test://static-text"}});
         let renamed = translator.translate(&mut read);
         assert_eq!(renamed, Some(Some(("test://static-text".to_owned(), ours.clone()))));

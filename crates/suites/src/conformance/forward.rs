@@ -1,6 +1,6 @@
-//! A door before the door: the suites cannot send a token, so their requests pass through here and
-//! get one. One request a connection, its head copied line by line, so that nothing the suite tests
-//! is smoothed over on the way; what comes back is copied byte by byte.
+//! A forwarder between the suites and the node. The suites cannot send a token, so the forwarder adds it to
+//! their requests. It handles one request per connection and copies the head line by line, so that a
+//! malformed header reaches the node as the suite sent it. Answers are copied byte by byte.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,22 +12,22 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::fixtures::{Renamed, Translator};
+use super::fixtures::{NameReplacement, Translator};
 
 const CONNECTIONS_MAX: usize = 64;
 const HEAD_BYTES_MAX: u64 = 64 << 10;
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// Takes requests until it is dropped.
+/// Forwards requests until it is dropped.
 #[derive(Debug)]
 pub struct Forwarder {
     pub address: SocketAddr,
     accepting: JoinHandle<()>,
 }
 
-/// Where requests go, and what they get on the way.
+/// The addresses, the token and the translator for all requests.
 #[derive(Debug)]
-struct Way {
+struct ForwardRoute {
     here: SocketAddr,
     node: SocketAddr,
     token: String,
@@ -39,8 +39,8 @@ impl Forwarder {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let translator = Mutex::new(translator);
-        let way = Way { here: address, node, token: token.to_owned(), translator };
-        Ok(Self { address, accepting: tokio::spawn(accept_all(listener, Arc::new(way))) })
+        let route = ForwardRoute { here: address, node, token: token.to_owned(), translator };
+        Ok(Self { address, accepting: tokio::spawn(accept_all(listener, Arc::new(route))) })
     }
 }
 
@@ -50,48 +50,50 @@ impl Drop for Forwarder {
     }
 }
 
-async fn accept_all(listener: TcpListener, way: Arc<Way>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    // Dropped with this task, and so are the connections.
+async fn accept_all(listener: TcpListener, route: Arc<ForwardRoute>) {
+    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    // When this task is aborted, the set is dropped and all connections close.
     let mut connections = JoinSet::new();
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok(slot) = slots.clone().acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else { return };
-        let way = way.clone();
+        let route = route.clone();
         connections.spawn(async move {
-            // The suite sees a connection that closes, and says so.
-            let _ = forward(stream, &way).await;
-            drop(place);
+            // After an error the connection closes, and the suite reports it.
+            let _ = forward(stream, &route).await;
+            drop(slot);
         });
         while connections.try_join_next().is_some() {}
     }
 }
 
-async fn forward(client: TcpStream, way: &Way) -> io::Result<()> {
+async fn forward(client: TcpStream, route: &ForwardRoute) -> io::Result<()> {
     let mut client = BufReader::new(client);
     let Some(request) = read_request(&mut client).await? else { return Ok(()) };
-    let mut node = TcpStream::connect(way.node).await?;
-    node.write_all(&request.sent_on(way)).await?;
-    let (mut node_says, _held) = node.split();
-    let (mut client_says, mut client_hears) = tokio::io::split(client);
+    let mut node = TcpStream::connect(route.node).await?;
+    node.write_all(&request.forwarded_bytes(route)).await?;
+    let (mut from_node, _to_node) = node.split();
+    let (mut from_client, mut to_client) = tokio::io::split(client);
     let mut nowhere = tokio::io::sink();
-    // Whichever ends first ends both: the node closes after its answer, a client when it leaves.
+    // The exchange ends when the node closes after its answer, or when the client disconnects.
     tokio::select! {
-        done = tokio::io::copy(&mut node_says, &mut client_hears) => done?,
-        done = tokio::io::copy(&mut client_says, &mut nowhere) => done?,
+        done = tokio::io::copy(&mut from_node, &mut to_client) => done?,
+        done = tokio::io::copy(&mut from_client, &mut nowhere) => done?,
     };
-    client_hears.shutdown().await
+    to_client.shutdown().await
 }
 
-/// A request as it came: the lines of its head, and its body.
+/// A request as the suite sent it: the lines of its head, and its body.
 #[derive(Debug, PartialEq, Eq)]
-struct Request {
+struct ForwardedRequest {
     head: Vec<String>,
     body: Vec<u8>,
 }
 
-/// The next request; none, if the client says nothing more.
-async fn read_request(client: &mut (impl AsyncBufReadExt + Unpin)) -> io::Result<Option<Request>> {
+/// Reads the request. `None` if the client closed the connection.
+async fn read_request(
+    client: &mut (impl AsyncBufReadExt + Unpin),
+) -> io::Result<Option<ForwardedRequest>> {
     let broken = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
     let mut head = Vec::new();
     let mut left = HEAD_BYTES_MAX;
@@ -114,7 +116,7 @@ async fn read_request(client: &mut (impl AsyncBufReadExt + Unpin)) -> io::Result
             return Err(broken("a body of unknown length"));
         }
         if let Some(value) = header(line, "content-length") {
-            length = value.parse().map_err(|_| broken("a length that is no number"))?;
+            length = value.parse().map_err(|_| broken("a content-length that is not a number"))?;
         }
     }
     if length > BODY_BYTES_MAX {
@@ -122,15 +124,15 @@ async fn read_request(client: &mut (impl AsyncBufReadExt + Unpin)) -> io::Result
     }
     let mut body = vec![0; length];
     client.read_exact(&mut body).await?;
-    Ok(Some(Request { head, body }))
+    Ok(Some(ForwardedRequest { head, body }))
 }
 
-impl Request {
-    /// The bytes for the node: with the token, and with its address where the suite wrote ours. An
-    /// address that is neither stays, since that it is refused is what the suite tests.
-    fn sent_on(mut self, way: &Way) -> Vec<u8> {
-        let renamed = self.translate(way);
-        let (here, node) = (way.here.to_string(), way.node.to_string());
+impl ForwardedRequest {
+    /// The bytes for the node: with the token, and with the node's address in place of the forwarder's. Any
+    /// other address stays, because the suite tests that the node refuses it.
+    fn forwarded_bytes(mut self, route: &ForwardRoute) -> Vec<u8> {
+        let renamed = self.translate(route);
+        let (here, node) = (route.here.to_string(), route.node.to_string());
         let (here_site, node_site) = (format!("http://{here}"), format!("http://{node}"));
         let mut bytes = Vec::new();
         for line in &self.head {
@@ -151,7 +153,7 @@ impl Request {
         }
         let added = format!(
             "authorization: Bearer {}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
-            way.token,
+            route.token,
             self.body.len()
         );
         bytes.extend_from_slice(added.as_bytes());
@@ -159,16 +161,16 @@ impl Request {
         bytes
     }
 
-    fn translate(&mut self, way: &Way) -> Option<Renamed> {
+    fn translate(&mut self, route: &ForwardRoute) -> Option<NameReplacement> {
         let mut message: Value = serde_json::from_slice(&self.body).ok()?;
-        let mut translator = way.translator.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut translator = route.translator.lock().unwrap_or_else(PoisonError::into_inner);
         let renamed = translator.translate(&mut message)?;
         self.body = message.to_string().into_bytes();
         renamed
     }
 }
 
-/// The line's value, if it is the header of this name.
+/// The value of a header line, if the header has this name.
 fn header<'l>(line: &'l str, name: &str) -> Option<&'l str> {
     let (said, value) = line.split_once(':')?;
     said.eq_ignore_ascii_case(name).then(|| value.trim())
@@ -183,8 +185,8 @@ mod tests {
         runtime.unwrap().block_on(future)
     }
 
-    fn way() -> Way {
-        Way {
+    fn route() -> ForwardRoute {
+        ForwardRoute {
             here: "127.0.0.1:1".parse().unwrap(),
             node: "127.0.0.1:2".parse().unwrap(),
             token: "secret".to_owned(),
@@ -192,15 +194,15 @@ mod tests {
         }
     }
 
-    fn sent_on(text: &str) -> String {
+    fn forwarded_bytes(text: &str) -> String {
         let mut bytes = BufReader::new(text.as_bytes());
         let request = block_on(read_request(&mut bytes)).unwrap().unwrap();
-        String::from_utf8(request.sent_on(&way())).unwrap()
+        String::from_utf8(request.forwarded_bytes(&route())).unwrap()
     }
 
     #[test]
     fn a_request_gets_the_token_and_the_nodes_address_for_ours() {
-        let sent = sent_on(
+        let sent = forwarded_bytes(
             "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:1\r\nOrigin: http://127.0.0.1:1\r\n\
              Mcp-Name:   two  spaces  \r\nContent-Length: 2\r\nConnection: keep-alive\r\n\r\n{}",
         );
@@ -214,14 +216,14 @@ mod tests {
 
     #[test]
     fn an_address_of_somebody_else_stays_what_it_is() {
-        let sent = sent_on("GET /mcp HTTP/1.1\r\nHost: evil.test\r\nOrigin: null\r\n\r\n");
+        let sent = forwarded_bytes("GET /mcp HTTP/1.1\r\nHost: evil.test\r\nOrigin: null\r\n\r\n");
         assert!(sent.contains("Host: evil.test\r\nOrigin: null\r\n"), "{sent}");
     }
 
     #[test]
     fn a_call_of_the_suites_tool_is_renamed_in_body_and_head() {
         let body = r#"{"method":"tools/call","params":{"name":"greet","arguments":{"name":"A"}}}"#;
-        let sent = sent_on(&format!(
+        let sent = forwarded_bytes(&format!(
             "POST /mcp HTTP/1.1\r\nMcp-Name: greet\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         ));
@@ -234,7 +236,7 @@ mod tests {
     #[test]
     fn a_name_in_the_head_that_is_not_the_bodys_stays_wrong() {
         let body = r#"{"method":"tools/call","params":{"name":"greet","arguments":{"name":"A"}}}"#;
-        let sent = sent_on(&format!(
+        let sent = forwarded_bytes(&format!(
             "POST /mcp HTTP/1.1\r\nMcp-Name: other\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         ));

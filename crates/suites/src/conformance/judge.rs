@@ -1,5 +1,5 @@
-//! What a run shows, given what is known of each scenario: a pure function from checks and the list
-//! to verdicts. The list has to stay true, so an entry that is no longer needed is a failure too.
+//! Judges the results of a run against the list of scenarios. All functions are pure. An entry of the list
+//! that the run disproves is a failure too, so that the list stays right.
 
 use std::collections::BTreeSet;
 
@@ -10,31 +10,31 @@ use super::scenarios::{SCENARIOS, Standing, applies, standing_of};
 
 /// One scenario in one round of a suite.
 #[derive(Debug, Clone, Serialize)]
-pub struct Row {
+pub struct ScenarioRow {
     /// `stable`, `alpha 2026-07-28`, ...
     pub round: String,
     pub scenario: String,
-    pub verdict: Verdict,
-    /// Checks that were put to the test, and those of them that passed.
+    pub verdict: ScenarioVerdict,
+    /// The number of checks that tested something, and how many of them passed.
     pub tried: usize,
     pub passed: usize,
-    /// What is wrong, or why the scenario does not apply.
+    /// What failed, or why the scenario does not apply.
     pub words: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum ScenarioVerdict {
     Passed,
     Failed,
     DoesNotApply,
-    /// The list does not know the scenario.
+    /// The scenario is missing in the list.
     Unknown,
 }
 
-impl Row {
+impl ScenarioRow {
     pub fn is_bad(&self) -> bool {
-        matches!(self.verdict, Verdict::Failed | Verdict::Unknown)
+        matches!(self.verdict, ScenarioVerdict::Failed | ScenarioVerdict::Unknown)
     }
 
     pub fn json(&self) -> String {
@@ -42,21 +42,21 @@ impl Row {
     }
 }
 
-/// The verdict about one scenario; no checks mean that the suite left none.
-pub fn judge(round: &str, scenario: &str, checks: Option<&[Check]>) -> Row {
+/// The verdict on one scenario. `checks` is `None` if the suite wrote no result.
+pub fn judge(round: &str, scenario: &str, checks: Option<&[Check]>) -> ScenarioRow {
     let standing = standing_of(scenario);
     let (verdict, words) = match (standing, checks) {
-        (None, _) => (Verdict::Unknown, "not in the list".to_owned()),
-        (Some(_), None) => (Verdict::Failed, "the suite left no result".to_owned()),
+        (None, _) => (ScenarioVerdict::Unknown, "missing in scenarios.rs".to_owned()),
+        (Some(_), None) => (ScenarioVerdict::Failed, "the suite wrote no result".to_owned()),
         (Some(Standing::DoesNotApply(reason)), Some(_)) => {
-            (Verdict::DoesNotApply, reason.to_owned())
+            (ScenarioVerdict::DoesNotApply, reason.to_owned())
         }
-        (Some(Standing::Applies), Some(checks)) => weigh(checks, &[]),
-        (Some(Standing::AppliesBut(excepted)), Some(checks)) => weigh(checks, excepted),
+        (Some(Standing::Applies), Some(checks)) => judge_checks(checks, &[]),
+        (Some(Standing::AppliesBut(excepted)), Some(checks)) => judge_checks(checks, excepted),
     };
     let tried = checks.unwrap_or_default().iter().filter(|check| check.is_tried());
     let (tried, bad): (Vec<_>, Vec<_>) = tried.partition(|check| !check.is_bad());
-    Row {
+    ScenarioRow {
         round: round.to_owned(),
         scenario: scenario.to_owned(),
         verdict,
@@ -66,22 +66,22 @@ pub fn judge(round: &str, scenario: &str, checks: Option<&[Check]>) -> Row {
     }
 }
 
-fn weigh(checks: &[Check], excepted: &[(&str, &str)]) -> (Verdict, String) {
+fn judge_checks(checks: &[Check], excepted: &[(&str, &str)]) -> (ScenarioVerdict, String) {
     let is_excepted = |check: &Check| excepted.iter().any(|(id, _)| *id == check.id);
     let bad: Vec<&Check> =
         checks.iter().filter(|check| check.is_bad() && !is_excepted(check)).collect();
     if !bad.is_empty() {
         let complaints = bad.iter().map(|check| {
-            format!("{}: {}", check.id, check.message.as_deref().unwrap_or("no words"))
+            format!("{}: {}", check.id, check.message.as_deref().unwrap_or("no message"))
         });
-        return (Verdict::Failed, complaints.collect::<Vec<_>>().join("; "));
+        return (ScenarioVerdict::Failed, complaints.collect::<Vec<_>>().join("; "));
     }
     if !checks.iter().any(|check| check.is_tried() && !is_excepted(check)) {
-        // At some revision a scenario may have nothing but what does not apply.
+        // At some revisions a scenario has only checks that do not apply.
         let first = checks.iter().find(|check| check.is_bad()).map(|check| &*check.id);
         return match excepted.iter().find(|(id, _)| Some(*id) == first) {
-            Some((_, reason)) => (Verdict::DoesNotApply, (*reason).to_owned()),
-            None => (Verdict::Failed, "nothing was put to the test".to_owned()),
+            Some((_, reason)) => (ScenarioVerdict::DoesNotApply, (*reason).to_owned()),
+            None => (ScenarioVerdict::Failed, "no check tested anything".to_owned()),
         };
     }
     let seen: BTreeSet<&str> =
@@ -90,11 +90,11 @@ fn weigh(checks: &[Check], excepted: &[(&str, &str)]) -> (Verdict, String) {
         true => String::new(),
         false => format!("without {}", seen.into_iter().collect::<Vec<_>>().join(", ")),
     };
-    (Verdict::Passed, words)
+    (ScenarioVerdict::Passed, words)
 }
 
-/// Entries of the list that this run shows to be wrong: they say that something does not apply,
-/// and it passed wherever it was tried.
+/// Entries of the list that this run disproves: they say that a scenario or check does not apply, but it
+/// passed in every round.
 pub fn stale<'r>(results: impl Iterator<Item = (&'r str, &'r [Check])> + Clone) -> Vec<String> {
     let names: BTreeSet<&str> = results.clone().map(|(name, _)| name).collect();
     let mut stale = Vec::new();
@@ -106,14 +106,14 @@ pub fn stale<'r>(results: impl Iterator<Item = (&'r str, &'r [Check])> + Clone) 
         };
         match standing_of(name) {
             Some(Standing::DoesNotApply(_)) if passes(&checks) => {
-                stale.push(format!("{name} is said not to apply, and passes"));
+                stale.push(format!("{name} is listed as not applicable, but passes"));
             }
             Some(Standing::AppliesBut(excepted)) => {
                 for (id, _) in excepted {
                     let of_id: Vec<&Check> =
                         checks.iter().copied().filter(|check| check.id == *id).collect();
                     if passes(&of_id) {
-                        stale.push(format!("{name}: {id} is said not to apply, and passes"));
+                        stale.push(format!("{name}: {id} is listed as not applicable, but passes"));
                     }
                 }
             }
@@ -123,22 +123,23 @@ pub fn stale<'r>(results: impl Iterator<Item = (&'r str, &'r [Check])> + Clone) 
     stale
 }
 
-/// Entries of the list that a whole run does not bear out: no suite has the scenario, or it is said
-/// to apply and passes nowhere.
-pub fn hollow(rows: &[Row]) -> Vec<String> {
-    let mut hollow = Vec::new();
+/// Entries of the list that a complete run does not confirm: no suite has the scenario, or it is listed as
+/// applicable and applies in no round.
+pub fn unconfirmed(rows: &[ScenarioRow]) -> Vec<String> {
+    let mut unconfirmed = Vec::new();
     for (name, _) in SCENARIOS {
         let mut verdicts = rows.iter().filter(|row| row.scenario == *name).map(|row| row.verdict);
         let Some(first) = verdicts.next() else {
-            hollow.push(format!("{name} is in the list, and in no suite"));
+            unconfirmed.push(format!("{name} is in the list, but in no suite"));
             continue;
         };
-        let nowhere = first == Verdict::DoesNotApply && verdicts.all(|verdict| verdict == first);
+        let nowhere =
+            first == ScenarioVerdict::DoesNotApply && verdicts.all(|verdict| verdict == first);
         if applies(name) && nowhere {
-            hollow.push(format!("{name} is said to apply, and does so nowhere"));
+            unconfirmed.push(format!("{name} is listed as applicable, but applies in no round"));
         }
     }
-    hollow
+    unconfirmed
 }
 
 #[cfg(test)]
@@ -166,32 +167,36 @@ mod tests {
     fn a_scenario_passes_when_what_applies_of_it_does() {
         let excepted = [("b", "we have none")];
         for (text, verdict, words) in [
-            ("a+", Verdict::Passed, ""),
-            ("a+ b-", Verdict::Passed, "without b"),
-            ("a+ b- b+", Verdict::Passed, "without b"),
-            ("a+ c~", Verdict::Passed, ""),
-            ("a- b-", Verdict::Failed, "a: no words"),
-            ("a!", Verdict::Failed, "a: no words"),
-            ("b-", Verdict::DoesNotApply, "we have none"),
-            ("b+", Verdict::Failed, "nothing was put to the test"),
-            ("a~", Verdict::Failed, "nothing was put to the test"),
-            ("wire-schema-valid+", Verdict::Failed, "nothing was put to the test"),
-            ("a+ wire-schema-valid-", Verdict::Failed, "wire-schema-valid: no words"),
+            ("a+", ScenarioVerdict::Passed, ""),
+            ("a+ b-", ScenarioVerdict::Passed, "without b"),
+            ("a+ b- b+", ScenarioVerdict::Passed, "without b"),
+            ("a+ c~", ScenarioVerdict::Passed, ""),
+            ("a- b-", ScenarioVerdict::Failed, "a: no message"),
+            ("a!", ScenarioVerdict::Failed, "a: no message"),
+            ("b-", ScenarioVerdict::DoesNotApply, "we have none"),
+            ("b+", ScenarioVerdict::Failed, "no check tested anything"),
+            ("a~", ScenarioVerdict::Failed, "no check tested anything"),
+            ("wire-schema-valid+", ScenarioVerdict::Failed, "no check tested anything"),
+            ("a+ wire-schema-valid-", ScenarioVerdict::Failed, "wire-schema-valid: no message"),
         ] {
-            assert_eq!(weigh(&checks(text), &excepted), (verdict, words.to_owned()), "{text}");
+            assert_eq!(
+                judge_checks(&checks(text), &excepted),
+                (verdict, words.to_owned()),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn a_scenario_that_the_list_does_not_know_is_bad_whatever_it_says() {
         let row = judge("stable", "news", Some(&checks("a+")));
-        assert_eq!((row.verdict, row.is_bad()), (Verdict::Unknown, true));
+        assert_eq!((row.verdict, row.is_bad()), (ScenarioVerdict::Unknown, true));
     }
 
     #[test]
     fn a_scenario_without_a_result_is_bad() {
         let row = judge("stable", "ping", None);
-        assert_eq!((row.verdict, row.tried), (Verdict::Failed, 0));
+        assert_eq!((row.verdict, row.tried), (ScenarioVerdict::Failed, 0));
         assert!(!judge("stable", "ping", Some(&checks("ping+"))).is_bad());
     }
 
@@ -219,22 +224,22 @@ mod tests {
 
     #[test]
     fn the_list_has_no_scenario_that_is_nowhere() {
-        let row = |name: &str, verdict| Row { verdict, ..judge("stable", name, None) };
-        let mut rows: Vec<Row> = SCENARIOS
+        let row = |name: &str, verdict| ScenarioRow { verdict, ..judge("stable", name, None) };
+        let mut rows: Vec<ScenarioRow> = SCENARIOS
             .iter()
             .map(|(name, _)| match applies(name) {
-                true => row(name, Verdict::Passed),
-                false => row(name, Verdict::DoesNotApply),
+                true => row(name, ScenarioVerdict::Passed),
+                false => row(name, ScenarioVerdict::DoesNotApply),
             })
             .collect();
-        assert_eq!(hollow(&rows), [""; 0]);
-        rows[0].verdict = Verdict::DoesNotApply;
+        assert_eq!(unconfirmed(&rows), [""; 0]);
+        rows[0].verdict = ScenarioVerdict::DoesNotApply;
         rows.retain(|row| row.scenario != "ping");
         assert_eq!(
-            hollow(&rows),
+            unconfirmed(&rows),
             [
-                "server-initialize is said to apply, and does so nowhere",
-                "ping is in the list, and in no suite"
+                "server-initialize is listed as applicable, but applies in no round",
+                "ping is in the list, but in no suite"
             ]
         );
     }

@@ -1,5 +1,6 @@
-//! `cargo xtask conformance`: the official MCP suite, in its stable and its newest version, against
-//! a node of its own. What applies has to pass, and the list of what does not has to be true.
+//! `cargo xtask conformance`: runs the official MCP conformance suite, in its stable and its alpha version,
+//! against a node. Every scenario that applies must pass. The list of scenarios that do not apply must be
+//! right, too.
 
 mod docs;
 mod fixtures;
@@ -20,53 +21,53 @@ use anyhow::{Context, Result, ensure};
 use windlass_client::Token;
 use windlass_testkit::TestNode;
 
-use self::fixtures::{Prepared, Translator};
+use self::fixtures::{PreparedSession, Translator};
 use self::forward::Forwarder;
-use self::judge::{Row, judge};
+use self::judge::{ScenarioRow, judge};
 use self::results::Check;
-use self::suite::{Round, Suite, Suites};
-use crate::{Verdict, workspace};
+use self::suite::{Suite, SuiteRound, Suites};
+use crate::{RunVerdict, workspace};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only this suite
+    /// Run only this suite
     #[arg(long, value_enum)]
     suite: Option<Suite>,
-    /// Only this scenario
+    /// Run only this scenario
     #[arg(long, value_name = "NAME")]
     scenario: Option<String>,
-    /// One JSON object a line instead of the table
+    /// Print one JSON object per line instead of the table
     #[arg(long)]
     json: bool,
-    /// This program instead of the one that is built here
+    /// Test this program instead of building one
     #[arg(long, value_name = "PROGRAM")]
     program: Option<PathBuf>,
-    /// Keep what the suites write, in this directory, which must not be there
+    /// Keep the results of the suites in this directory, which must not exist yet
     #[arg(long, value_name = "DIRECTORY")]
     keep: Option<PathBuf>,
-    /// Only write docs/mcp-conformance.md anew
+    /// Run no suite; write docs/mcp-conformance.md
     #[arg(long, conflicts_with_all = ["suite", "scenario", "json", "program", "keep"])]
     write_docs: bool,
 }
 
-/// A round, and which scenarios of it are wanted.
+/// A round, and the scenarios of it to run.
 #[derive(Debug)]
-struct Planned {
-    round: Round,
+struct RoundPlan {
+    round: SuiteRound,
     scenarios: Vec<String>,
 }
 
-/// A round that was played: the checks that each scenario left.
+/// The results of a round: the checks of each scenario.
 #[derive(Debug)]
-struct Played {
-    planned: Planned,
+struct RoundResults {
+    planned: RoundPlan,
     results: BTreeMap<String, Vec<Check>>,
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<RunVerdict> {
     if args.write_docs {
         fs::write(workspace::root().join(docs::PATH), docs::text())?;
-        return Ok(Verdict::Good);
+        return Ok(RunVerdict::Good);
     }
     let began = Instant::now();
     let suites = args.suite.map_or(Suite::ALL.to_vec(), |suite| vec![suite]);
@@ -77,34 +78,34 @@ pub fn run(args: &Args) -> Result<Verdict> {
         None => workspace::windlass()?,
     };
     let temporary = tempfile::tempdir()?;
-    let place = match &args.keep {
-        Some(directory) => {
-            fs::create_dir(directory)?;
-            std::path::absolute(directory)?
+    let directory = match &args.keep {
+        Some(kept) => {
+            fs::create_dir(kept)?;
+            std::path::absolute(kept)?
         }
         None => temporary.path().to_owned(),
     };
-    let played = with_node(program, move |url| {
-        let one = |planned| play(&installed, planned, url, &place);
-        plan.into_iter().map(one).collect::<Result<Vec<Played>>>()
+    let rounds = with_node(program, move |url| {
+        let one = |planned| play(&installed, planned, url, &directory);
+        plan.into_iter().map(one).collect::<Result<Vec<RoundResults>>>()
     })?;
-    let rows: Vec<Row> = played.iter().flat_map(Played::rows).collect();
+    let rows: Vec<ScenarioRow> = rounds.iter().flat_map(RoundResults::rows).collect();
     match args.json {
         true => rows.iter().for_each(|row| println!("{}", row.json())),
         false => print!("{}", table::table(&rows, began.elapsed())),
     }
-    // Last, where the end of a long run is all that is seen of it.
+    // Printed last, because the end of a long run is what a terminal or CI log shows first.
     let mut complaints: Vec<String> = rows.iter().filter_map(complaint).collect();
-    complaints.extend(judge::stale(played.iter().flat_map(Played::wanted)));
+    complaints.extend(judge::stale(rounds.iter().flat_map(RoundResults::wanted)));
     if args.suite.is_none() && args.scenario.is_none() {
-        complaints.extend(judge::hollow(&rows));
+        complaints.extend(judge::unconfirmed(&rows));
     }
     complaints.iter().for_each(|complaint| eprintln!("{complaint}"));
-    Ok(if complaints.is_empty() { Verdict::Good } else { Verdict::Bad })
+    Ok(if complaints.is_empty() { RunVerdict::Good } else { RunVerdict::Bad })
 }
 
-/// The rounds that have something to play.
-fn plan(installed: &Suites, suites: &[Suite], scenario: Option<&str>) -> Result<Vec<Planned>> {
+/// The rounds that have a scenario to run.
+fn plan(installed: &Suites, suites: &[Suite], scenario: Option<&str>) -> Result<Vec<RoundPlan>> {
     let mut plan = Vec::new();
     for suite in suites {
         let listed = installed.list(*suite)?;
@@ -113,15 +114,15 @@ fn plan(installed: &Suites, suites: &[Suite], scenario: Option<&str>) -> Result<
             let wanted = of_round.filter(|name| scenario.is_none_or(|scenario| name == scenario));
             let scenarios: Vec<String> = wanted.collect();
             if !scenarios.is_empty() {
-                plan.push(Planned { round: *round, scenarios });
+                plan.push(RoundPlan { round: *round, scenarios });
             }
         }
     }
-    ensure!(!plan.is_empty(), "no such scenario in these suites");
+    ensure!(!plan.is_empty(), "the chosen suites have no such scenario");
     Ok(plan)
 }
 
-/// Gives `suites` the address of a node of this program, for as long as they run.
+/// Starts a node of this program and runs `suites` with its URL.
 fn with_node<T: Send + 'static>(
     program: PathBuf,
     suites: impl FnOnce(&str) -> Result<T> + Send + 'static,
@@ -132,35 +133,40 @@ fn with_node<T: Send + 'static>(
         let listen = node.client().await?.node_status().await?.listen;
         let address: SocketAddr = listen.context("the node does not listen")?.parse()?;
         let token = Token::read(&node.dirs().token())?;
-        let translator = Translator::new(Prepared::make(&node).await?);
+        let translator = Translator::new(PreparedSession::make(&node).await?);
         let forwarder = Forwarder::start(address, token.as_str(), translator).await?;
         let url = format!("http://{}/mcp", forwarder.address);
-        // The forwarder works meanwhile.
+        // The suites run in their own thread, because the forwarder needs this one.
         let done = tokio::task::spawn_blocking(move || suites(&url));
         done.await.context("the suites panicked")?
     })
 }
 
-fn play(installed: &Suites, planned: Planned, url: &str, place: &Path) -> Result<Played> {
-    let results = installed.run(planned.round, &planned.scenarios, url, place)?;
-    Ok(Played { planned, results })
+fn play(
+    installed: &Suites,
+    planned: RoundPlan,
+    url: &str,
+    directory: &Path,
+) -> Result<RoundResults> {
+    let results = installed.run(planned.round, &planned.scenarios, url, directory)?;
+    Ok(RoundResults { planned, results })
 }
 
-impl Played {
-    fn rows(&self) -> impl Iterator<Item = Row> {
+impl RoundResults {
+    fn rows(&self) -> impl Iterator<Item = ScenarioRow> {
         let label = self.planned.round.label();
         let scenarios = self.planned.scenarios.iter();
         scenarios.map(move |name| judge(&label, name, self.results.get(name).map(Vec::as_slice)))
     }
 
-    /// A round may leave results that another one is about.
+    /// The results of the planned scenarios. A round may also have results of scenarios of other rounds.
     fn wanted(&self) -> impl Iterator<Item = (&str, &[Check])> + Clone {
         let scenarios = self.planned.scenarios.iter();
         scenarios.filter_map(|name| Some((name.as_str(), self.results.get(name)?.as_slice())))
     }
 }
 
-fn complaint(row: &Row) -> Option<String> {
-    let Row { round, scenario, verdict, words, .. } = row;
+fn complaint(row: &ScenarioRow) -> Option<String> {
+    let ScenarioRow { round, scenario, verdict, words, .. } = row;
     row.is_bad().then(|| format!("{round}: {scenario} {}: {words}", table::word(*verdict)))
 }

@@ -1,5 +1,5 @@
-//! What a suite wrote of its scenarios: one directory each, named after scenario and time, with the
-//! checks as JSON. Reads only; what the checks are worth is decided in `judge`.
+//! Reads the results that a suite wrote: one directory per scenario, named after scenario and time, with the
+//! checks as JSON. The module `judge` decides what they mean.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,30 +8,30 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-/// Around a scenario's name in the name of its directory: `server-NAME-2026-01-31T12-34-56-789Z`.
+/// The name of a scenario's directory is `server-NAME-2026-01-31T12-34-56-789Z`.
 const DIRECTORY_START: &str = "server-";
 const TIME_CHARS: usize = "-2026-01-31T12-34-56-789Z".len();
 
 const CHECKS: &str = "checks.json";
 
-/// Added to every scenario by the suite: that what was said has the shape of the revision's schema.
+/// The suite adds this check to every scenario: the messages match the schema of the revision.
 const WIRE_CHECK: &str = "wire-schema-valid";
 
-/// One thing that a scenario looked at.
+/// One check of a scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Check {
     pub id: String,
-    pub status: Status,
+    pub status: CheckStatus,
     #[serde(default, rename = "errorMessage")]
     pub message: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum Status {
+pub enum CheckStatus {
     Success,
     Failure,
-    /// A recommendation that was not followed.
+    /// The server does not follow a recommendation.
     Warning,
     Skipped,
     Info,
@@ -39,16 +39,16 @@ pub enum Status {
 
 impl Check {
     pub fn is_bad(&self) -> bool {
-        matches!(self.status, Status::Failure | Status::Warning)
+        matches!(self.status, CheckStatus::Failure | CheckStatus::Warning)
     }
 
-    /// Whether it was put to the test, and not merely to the schema.
+    /// Whether the check tested something other than the schema.
     pub fn is_tried(&self) -> bool {
-        self.id != WIRE_CHECK && (self.is_bad() || self.status == Status::Success)
+        self.id != WIRE_CHECK && (self.is_bad() || self.status == CheckStatus::Success)
     }
 }
 
-/// The checks of every scenario that left some, by its name.
+/// The checks of every scenario that has a result, by the scenario's name.
 pub fn read(directory: &Path) -> Result<BTreeMap<String, Vec<Check>>> {
     let mut results = BTreeMap::new();
     let entries =
@@ -58,10 +58,9 @@ pub fn read(directory: &Path) -> Result<BTreeMap<String, Vec<Check>>> {
         let name = entry.file_name();
         let Some(scenario) = name.to_str().and_then(scenario_of) else { continue };
         let path = entry.path().join(CHECKS);
-        // A scenario that is of no use at a revision leaves an empty directory.
+        // A scenario that does not exist at a revision has an empty directory.
         let Ok(text) = fs::read_to_string(&path) else { continue };
-        let checks =
-            parse(&text).with_context(|| format!("cannot understand {}", path.display()))?;
+        let checks = parse(&text).with_context(|| format!("cannot parse {}", path.display()))?;
         results.insert(scenario.to_owned(), checks);
     }
     Ok(results)
@@ -133,16 +132,16 @@ mod tests {
 
     #[test]
     fn results_are_read_from_a_directory_and_empty_ones_passed_over() {
-        let place = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let make = |name: &str| {
-            let path = place.path().join(format!("server-{name}-2026-11-15T08-49-40-654Z"));
+            let path = directory.path().join(format!("server-{name}-2026-11-15T08-49-40-654Z"));
             fs::create_dir(&path).unwrap();
             path
         };
         let checks = r#"[{"id": "ping", "status": "SUCCESS"}]"#;
         fs::write(make("ping").join(CHECKS), checks).unwrap();
         make("tools-list");
-        let results = read(place.path()).unwrap();
+        let results = read(directory.path()).unwrap();
         assert_eq!(results.keys().collect::<Vec<_>>(), ["ping"]);
         assert_eq!(results["ping"].len(), 1);
     }

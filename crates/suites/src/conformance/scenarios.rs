@@ -1,31 +1,32 @@
-//! Every scenario of both suites, and whether it applies to a server whose tools run code. What
-//! does not apply says why; the documentation is made from this.
+//! Every scenario of both suites, and whether it applies to a server whose tools run code. Each scenario that
+//! does not apply has a reason. `docs/mcp-conformance.md` is written from this list.
 
-/// What is known of a scenario.
+/// Whether a scenario applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     Applies,
-    /// All but these checks, each with the reason.
+    /// The scenario applies without these checks. Each has a reason.
     AppliesBut(&'static [(&'static str, &'static str)]),
     DoesNotApply(&'static str),
 }
 
 use Standing::{Applies, AppliesBut, DoesNotApply};
 
-const NO_PROMPTS: &str = "there are no prompts: what to run is the agent's to say";
-const NO_COMPLETION: &str = "there is nothing to complete: no prompts, and ids are not typed";
-const NO_LOGGING: &str = "there is no logging to clients: what code prints is its output";
-const NO_SAMPLING: &str = "the client's model is never asked: code runs, the agent thinks";
-const NO_SUBSCRIPTIONS: &str = "resources are not subscribed to: a turn's end is waited for";
-const NO_SKILLS: &str = "the extension for skills is not offered; the suite skips it";
-const NO_PROTOCOL_SESSIONS: &str = "the door keeps no MCP sessions, in any revision";
-const NO_REQUEST_WITHOUT_SESSION: &str =
-    "without an MCP session a 2025 client cannot be asked over HTTP; by stdio it is";
-const OWN_FORM: &str = "the form is the tool's own; ours has one line of text";
-const OWN_KEY: &str = "asks for a question called user_name; ours has a name of its own";
-const NO_FIXED_TOOL: &str = "asks for a tool with that name in the list of tools";
+const NO_PROMPTS: &str = "the server has no prompts: the agent decides what to run";
+const NO_COMPLETION: &str =
+    "the server has nothing to complete: no prompts, and users do not type ids";
+const NO_LOGGING: &str = "the server sends no log messages: what code prints is its output";
+const NO_SAMPLING: &str = "the server never asks the client's model";
+const NO_SUBSCRIPTIONS: &str =
+    "the server has no resource subscriptions: clients wait for the end of a turn";
+const NO_SKILLS: &str = "the server does not offer the skills extension; the suite skips it";
+const NO_PROTOCOL_SESSIONS: &str = "the MCP door keeps no MCP sessions, in any revision";
+const NO_REQUEST_WITHOUT_SESSION: &str = "over HTTP the server cannot send a request to a 2025 client without an MCP session; over stdio it does";
+const OWN_FORM: &str = "checks a form of the test tool; the Windlass form has one text field";
+const OWN_KEY: &str = "requires an input named user_name; Windlass uses its own name";
+const NO_FIXED_TOOL: &str = "requires a tool with a fixed name in the list of tools";
 
-/// All of them, in the order of the suites.
+/// All scenarios, in the order of the suites.
 pub const SCENARIOS: &[(&str, Standing)] = &[
     ("server-initialize", Applies),
     ("server-session-lifecycle", DoesNotApply(NO_PROTOCOL_SESSIONS)),
@@ -42,9 +43,9 @@ pub const SCENARIOS: &[(&str, Standing)] = &[
     ("tools-list", Applies),
     ("tools-call-simple-text", Applies),
     ("tools-call-image", Applies),
-    ("tools-call-audio", DoesNotApply("sounds are links, like all that is no image")),
-    ("tools-call-embedded-resource", DoesNotApply("replies link to resources, and embed none")),
-    ("tools-call-mixed-content", DoesNotApply("replies link to resources, and embed none")),
+    ("tools-call-audio", DoesNotApply("replies link to sounds; only images are embedded")),
+    ("tools-call-embedded-resource", DoesNotApply("replies link to resources and embed none")),
+    ("tools-call-mixed-content", DoesNotApply("replies link to resources and embed none")),
     ("tools-call-with-logging", DoesNotApply(NO_LOGGING)),
     ("tools-call-error", Applies),
     ("tools-call-with-progress", Applies),
@@ -78,13 +79,13 @@ pub const SCENARIOS: &[(&str, Standing)] = &[
     ("http-header-validation", Applies),
     (
         "http-custom-header-server-validation",
-        DoesNotApply("no tool asks for one of its arguments in a header"),
+        DoesNotApply("no tool takes an argument from a header"),
     ),
     (
         "tasks-lifecycle",
         AppliesBut(&[(
             "sep-2663-tasks-get-status-failed",
-            "whatever becomes of code is a result; no task ends with an error of the protocol",
+            "every outcome of code is a result; no task ends with a protocol error",
         )]),
     ),
     ("tasks-capability-negotiation", Applies),
@@ -96,14 +97,14 @@ pub const SCENARIOS: &[(&str, Standing)] = &[
     ),
     ("tasks-request-headers", Applies),
     ("tasks-dispatch-and-envelope", Applies),
-    ("tasks-status-notifications", DoesNotApply("the suite has nothing to test yet, and skips it")),
-    ("tasks-required-task-error", DoesNotApply("no tool needs a client that takes tasks")),
+    ("tasks-status-notifications", DoesNotApply("the suite has no checks for it yet and skips it")),
+    ("tasks-required-task-error", DoesNotApply("no tool requires a client that supports tasks")),
     ("tasks-mrtr-composition", Applies),
     ("input-required-result-basic-elicitation", DoesNotApply(OWN_KEY)),
     ("input-required-result-basic-sampling", DoesNotApply(NO_SAMPLING)),
     (
         "input-required-result-basic-list-roots",
-        DoesNotApply("the client's roots are never asked for"),
+        DoesNotApply("the server never asks for the client's roots"),
     ),
     ("input-required-result-request-state", Applies),
     ("input-required-result-multiple-input-requests", DoesNotApply(NO_SAMPLING)),
@@ -122,7 +123,7 @@ pub fn standing_of(scenario: &str) -> Option<Standing> {
     SCENARIOS.iter().find(|(name, _)| *name == scenario).map(|(_, standing)| *standing)
 }
 
-/// Whether something of the scenario applies.
+/// Whether the scenario applies, completely or in part.
 pub fn applies(scenario: &str) -> bool {
     matches!(standing_of(scenario), Some(Applies | AppliesBut(_)))
 }

@@ -1,5 +1,5 @@
-//! The two suites: which version of each, what it lists, and one round of it against a URL. A round
-//! is one call of the suite, at one revision of the protocol.
+//! The two versions of the suite: installs them, lists their scenarios, and runs rounds against a URL. A
+//! round is one run of a suite at one revision of MCP.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,21 +13,21 @@ use windlass_testkit::processes;
 
 use super::results::{self, Check};
 use super::scenarios;
-use crate::packages::{Package, Packages};
+use crate::packages::{Packages, PinnedPackage};
 use crate::workspace;
 
 const NAME: &str = "@modelcontextprotocol/conformance";
-const STABLE: Package = Package::npm("conformance-stable", NAME, "0.1.16");
-const ALPHA: Package = Package::npm("conformance-alpha", NAME, "0.2.0-alpha.12");
+const STABLE: PinnedPackage = PinnedPackage::npm("conformance-stable", NAME, "0.1.16");
+const ALPHA: PinnedPackage = PinnedPackage::npm("conformance-alpha", NAME, "0.2.0-alpha.12");
 
-/// The revision whose scenarios are played at an older one.
-const AFTER_FORCED: &str = "2025-06-18";
+/// The revision whose scenarios also run at the older revision of [`RoundRevision::Forced`].
+const FORCED_FROM: &str = "2025-06-18";
 
-/// How long a round may take, and one scenario of it.
+/// The time limits of a round and of one scenario.
 const ROUND_WAIT: Duration = Duration::from_secs(300);
 const SCENARIO_WAIT_MS: &str = "30000";
 
-/// The end of what a round printed, for a complaint.
+/// How many lines of a round's output an error message shows.
 const LAST_LINES: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -50,83 +50,83 @@ impl Suite {
         self.package().version
     }
 
-    fn package(self) -> &'static Package {
+    fn package(self) -> &'static PinnedPackage {
         match self {
             Self::Stable => &STABLE,
             Self::Alpha => &ALPHA,
         }
     }
 
-    pub fn rounds(self) -> &'static [Round] {
+    pub fn rounds(self) -> &'static [SuiteRound] {
         match self {
-            Self::Stable => &[Round { suite: Self::Stable, at: At::ItsOwn }],
+            Self::Stable => &[SuiteRound { suite: Self::Stable, at: RoundRevision::OnlyOne }],
             Self::Alpha => &[
-                Round { suite: Self::Alpha, at: At::Revision("2026-07-28") },
-                Round { suite: Self::Alpha, at: At::Extensions },
-                Round { suite: Self::Alpha, at: At::Revision("2025-11-25") },
-                Round { suite: Self::Alpha, at: At::Revision("2025-06-18") },
-                Round { suite: Self::Alpha, at: At::Forced("2025-03-26") },
+                SuiteRound { suite: Self::Alpha, at: RoundRevision::Revision("2026-07-28") },
+                SuiteRound { suite: Self::Alpha, at: RoundRevision::Extensions },
+                SuiteRound { suite: Self::Alpha, at: RoundRevision::Revision("2025-11-25") },
+                SuiteRound { suite: Self::Alpha, at: RoundRevision::Revision("2025-06-18") },
+                SuiteRound { suite: Self::Alpha, at: RoundRevision::Forced("2025-03-26") },
             ],
         }
     }
 }
 
-/// One call of a suite.
+/// One run of a suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Round {
+pub struct SuiteRound {
     pub suite: Suite,
-    at: At,
+    at: RoundRevision,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
-    /// The suite has no choice of revisions.
-    ItsOwn,
+enum RoundRevision {
+    /// The suite has only one revision.
+    OnlyOne,
     Revision(&'static str),
-    /// A revision for which the suite has next to nothing: what it has for the next one is played
-    /// there all the same, as far as it applies.
+    /// A revision for which the suite has almost no scenarios. The applicable scenarios of [`FORCED_FROM`]
+    /// run at this revision.
     Forced(&'static str),
-    /// What belongs to no revision, at the newest one.
+    /// The scenarios of extensions, which belong to no revision. They run at the newest one.
     Extensions,
 }
 
-impl Round {
+impl SuiteRound {
     pub fn label(self) -> String {
         match self.at {
-            At::ItsOwn => self.suite.as_str().to_owned(),
-            At::Revision(_) | At::Forced(_) | At::Extensions => {
-                format!("{} {}", self.suite.as_str(), self.at_words())
+            RoundRevision::OnlyOne => self.suite.as_str().to_owned(),
+            RoundRevision::Revision(_) | RoundRevision::Forced(_) | RoundRevision::Extensions => {
+                format!("{} {}", self.suite.as_str(), self.revision_name())
             }
         }
     }
 
-    pub fn at_words(self) -> &'static str {
+    pub fn revision_name(self) -> &'static str {
         match self.at {
-            At::ItsOwn => "2025-11-25",
-            At::Revision(revision) | At::Forced(revision) => revision,
-            At::Extensions => "extensions",
+            RoundRevision::OnlyOne => "2025-11-25",
+            RoundRevision::Revision(revision) | RoundRevision::Forced(revision) => revision,
+            RoundRevision::Extensions => "extensions",
         }
     }
 
-    pub fn has(self, scenario: &Listed) -> bool {
+    pub fn has(self, scenario: &ListedScenario) -> bool {
         let is_at = |revision: &str| scenario.revisions.iter().any(|listed| listed == revision);
         match self.at {
-            At::ItsOwn => true,
-            At::Revision(revision) => is_at(revision),
-            At::Forced(_) => is_at(AFTER_FORCED) && scenarios::applies(&scenario.name),
-            At::Extensions => is_at("extension"),
+            RoundRevision::OnlyOne => true,
+            RoundRevision::Revision(revision) => is_at(revision),
+            RoundRevision::Forced(_) => is_at(FORCED_FROM) && scenarios::applies(&scenario.name),
+            RoundRevision::Extensions => is_at("extension"),
         }
     }
 }
 
-/// A scenario as its suite lists it.
+/// A scenario in the list of a suite.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedScenario {
     pub name: String,
     revisions: Vec<String>,
 }
 
-/// The suites, installed.
+/// The installed suites.
 #[derive(Debug)]
 pub struct Suites {
     packages: Packages,
@@ -134,54 +134,56 @@ pub struct Suites {
 
 impl Suites {
     pub fn prepare(suites: &[Suite]) -> Result<Self> {
-        let packages: Vec<Package> = suites.iter().map(|suite| *suite.package()).collect();
+        let packages: Vec<PinnedPackage> = suites.iter().map(|suite| *suite.package()).collect();
         Ok(Self { packages: Packages::prepare(&packages)? })
     }
 
-    /// All server scenarios that the suite has.
-    pub fn list(&self, suite: Suite) -> Result<Vec<Listed>> {
+    /// All server scenarios of the suite.
+    pub fn list(&self, suite: Suite) -> Result<Vec<ListedScenario>> {
         let text = workspace::output_of(self.command(suite).args(["list", "--server"]))?;
-        let listed: Vec<Listed> = text.lines().filter_map(listed).collect();
+        let listed: Vec<ListedScenario> = text.lines().filter_map(listed).collect();
         ensure!(!listed.is_empty(), "the {} suite lists no scenario", suite.as_str());
         Ok(listed)
     }
 
-    /// Plays these scenarios of a round, and gives the checks of each. The suite may play others,
-    /// too: it is quicker with all of them than with each by itself.
+    /// Runs these scenarios of a round and returns the checks of each. The suite may run other scenarios too,
+    /// because one run of all scenarios is faster than one run per scenario.
     pub fn run(
         &self,
-        round: Round,
+        round: SuiteRound,
         scenarios: &[String],
         url: &str,
-        place: &Path,
+        parent: &Path,
     ) -> Result<BTreeMap<String, Vec<Check>>> {
         let label = round.label();
-        let directory = place.join(label.replace(' ', "-"));
+        let directory = parent.join(label.replace(' ', "-"));
         fs::create_dir(&directory)?;
-        let log = place.join(format!("{}.log", label.replace(' ', "-")));
-        // By force, or alone, a scenario is played by its name.
-        if matches!(round.at, At::Forced(_)) || scenarios.len() == 1 {
+        let log = parent.join(format!("{}.log", label.replace(' ', "-")));
+        // With `--force`, or if there is only one, a scenario runs by its name.
+        if matches!(round.at, RoundRevision::Forced(_)) || scenarios.len() == 1 {
             for scenario in scenarios {
                 let mut server = self.server(round, url, &directory);
-                to_the_end(server.args(["--scenario", scenario]), &label, &log)?;
+                run_to_end(server.args(["--scenario", scenario]), &label, &log)?;
             }
         } else {
             let mut server = self.server(round, url, &directory);
-            to_the_end(server.args(["--suite", "all"]), &label, &log)?;
+            run_to_end(server.args(["--suite", "all"]), &label, &log)?;
         }
         results::read(&directory)
     }
 
-    fn server(&self, round: Round, url: &str, directory: &Path) -> Command {
+    fn server(&self, round: SuiteRound, url: &str, directory: &Path) -> Command {
         let mut command = self.command(round.suite);
         command.args(["server", "--url", url, "--output-dir"]).arg(directory);
         if round.suite == Suite::Alpha {
             command.args(["--timeout", SCENARIO_WAIT_MS]);
         }
         match round.at {
-            At::ItsOwn | At::Extensions => &mut command,
-            At::Revision(revision) => command.args(["--spec-version", revision]),
-            At::Forced(revision) => command.args(["--spec-version", revision, "--force"]),
+            RoundRevision::OnlyOne | RoundRevision::Extensions => &mut command,
+            RoundRevision::Revision(revision) => command.args(["--spec-version", revision]),
+            RoundRevision::Forced(revision) => {
+                command.args(["--spec-version", revision, "--force"])
+            }
         };
         command
     }
@@ -190,14 +192,15 @@ impl Suites {
         let program = self.packages.directory(suite.package());
         let program = program.join("node_modules").join(NAME).join("dist/index.js");
         let mut command = Command::new(self.packages.node_bin().join("node"));
-        // What the machine sets for its own Node.js slows every start.
+        // These settings of the machine slow down every start of Node.js.
         command.arg(program).env_remove("NODE_EXTRA_CA_CERTS").env_remove("NODE_OPTIONS");
         command
     }
 }
 
-/// Runs a suite to its end. It ends with an error when a check fails, which is ours to judge.
-fn to_the_end(command: &mut Command, label: &str, log: &Path) -> Result<()> {
+/// Runs a suite to its end. The exit code is ignored: it is an error if any check fails, and `judge` decides
+/// about checks.
+fn run_to_end(command: &mut Command, label: &str, log: &Path) -> Result<()> {
     let printed = File::options().create(true).append(true).open(log);
     let printed = printed.with_context(|| format!("cannot open {}", log.display()))?;
     let command = command.stdin(Stdio::null()).stdout(printed.try_clone()?).stderr(printed);
@@ -207,7 +210,11 @@ fn to_the_end(command: &mut Command, label: &str, log: &Path) -> Result<()> {
         processes::kill(child.id());
     }
     child.wait()?;
-    ensure!(ended, "round {label:?} took too long: {}", last_lines(log));
+    ensure!(
+        ended,
+        "round {label:?} took longer than {ROUND_WAIT:?}; its last output: {}",
+        last_lines(log)
+    );
     Ok(())
 }
 
@@ -218,11 +225,11 @@ fn last_lines(printed: &Path) -> String {
 }
 
 /// `  - ping [2025-06-18,2025-11-25]`
-fn listed(line: &str) -> Option<Listed> {
+fn listed(line: &str) -> Option<ListedScenario> {
     let rest = line.trim_start().strip_prefix("- ")?;
     let (name, revisions) = rest.strip_suffix(']')?.split_once(" [")?;
     let revisions = revisions.split(',').map(|revision| revision.trim().to_owned()).collect();
-    Some(Listed { name: name.to_owned(), revisions })
+    Some(ListedScenario { name: name.to_owned(), revisions })
 }
 
 #[cfg(test)]
@@ -235,7 +242,7 @@ mod tests {
         assert_eq!(ping.name, "ping");
         let tasks = listed("  - tasks-lifecycle [extension]").unwrap();
         assert_eq!(listed("Server scenarios (test against a server):"), None);
-        let rounds = |scenario: &Listed| -> Vec<String> {
+        let rounds = |scenario: &ListedScenario| -> Vec<String> {
             let all = Suite::ALL.iter().flat_map(|suite| suite.rounds());
             all.filter(|round| round.has(scenario)).map(|round| round.label()).collect()
         };

@@ -1,4 +1,5 @@
-//! What a node holds of the machine at one moment: everything that a session takes and must give back.
+//! Counts the resources of the machine that a node uses at one moment: everything that a session allocates
+//! and must release.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,46 +7,52 @@ use std::path::{Path, PathBuf};
 use windlass_testkit::processes;
 
 use crate::machine::{self, Tree};
-use crate::start::StartNode;
+use crate::start::MeasuredNode;
 
-/// What is kept of every session that has ended, by design: below the state directory, one directory
-/// for each, until the node's retention removes it.
+/// Directories below the state directory in which the node keeps one directory for each ended session, until
+/// its retention removes them. They are no leak.
 const KEPT: [&str; 2] = ["sessions", "workspaces"];
 
 const KIB_PER_MIB: f64 = 1024.0;
 
-/// Where to look.
+/// The node to count, and where its resources are.
 #[derive(Debug)]
-pub struct Place {
+pub struct NodeProbe {
     node: u32,
     base: PathBuf,
     state: PathBuf,
     cgroup_prefix: Option<String>,
 }
 
-/// What was there.
+/// The counts at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Census {
     pub processes: usize,
     pub zombies: usize,
-    pub node_threads: usize,
-    /// Of all other processes of the node: nursery, zygotes, keepers, inits, workers.
-    pub other_threads: usize,
-    pub node_descriptors: usize,
-    pub other_descriptors: usize,
+    /// The node itself. Its memory is the resident set size.
+    pub node: ProcessUsage,
+    /// All processes below the node: nursery, zygotes, keepers, inits, workers. Their memory is the
+    /// proportional set size.
+    pub others: ProcessUsage,
     pub cgroups: usize,
     pub namespaces: usize,
     pub mounts: usize,
-    /// Below the node's directories, without what is kept.
+    /// Entries below the node's directories, without those of [`KEPT`].
     pub files: usize,
-    pub kept: usize,
-    pub node_mib: f64,
-    /// Shared pages by their share.
-    pub other_mib: f64,
+    /// Directories of [`KEPT`].
+    pub kept_directories: usize,
 }
 
-impl Place {
-    pub fn of(node: &StartNode, cgroup_prefix: Option<String>) -> Self {
+/// What one process, or a group of processes, uses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ProcessUsage {
+    pub threads: usize,
+    pub descriptors: usize,
+    pub mib: f64,
+}
+
+impl NodeProbe {
+    pub fn of(node: &MeasuredNode, cgroup_prefix: Option<String>) -> Self {
         Self {
             node: node.node.pid(),
             base: node.node.base().to_owned(),
@@ -64,34 +71,43 @@ impl Place {
         Census {
             processes: all.len(),
             zombies: all.iter().map(|pid| zombies_of(*pid)).sum(),
-            node_threads: machine::threads(self.node),
-            other_threads: others.iter().map(|pid| machine::threads(*pid)).sum(),
-            node_descriptors: descriptors(&self.node),
-            other_descriptors: others.iter().map(descriptors).sum(),
+            node: ProcessUsage {
+                threads: machine::threads(self.node),
+                descriptors: descriptors(&self.node),
+                mib: processes::rss_bytes(self.node).unwrap_or_default() as f64
+                    / (KIB_PER_MIB * KIB_PER_MIB),
+            },
+            others: ProcessUsage {
+                threads: others.iter().map(|pid| machine::threads(*pid)).sum(),
+                descriptors: others.iter().map(descriptors).sum(),
+                // A process that has ended since the list was made counts as 0.
+                mib: others
+                    .iter()
+                    .fold(0.0, |sum, pid| sum + machine::pss_mib(*pid).unwrap_or_default()),
+            },
             cgroups: self.cgroup_prefix.as_deref().map_or(0, machine::cgroups),
             namespaces: machine::namespaces(&all),
             mounts: machine::mounts(&all),
             files: files_below(&self.base, &without),
-            kept: KEPT.iter().map(|name| kept(name)).sum(),
-            node_mib: processes::rss_bytes(self.node).unwrap_or_default() as f64
-                / (KIB_PER_MIB * KIB_PER_MIB),
-            // One may have ended since it was listed; then it takes nothing.
-            other_mib: others
-                .iter()
-                .fold(0.0, |sum, pid| sum + machine::pss_mib(*pid).unwrap_or_default()),
+            kept_directories: KEPT.iter().map(|name| kept(name)).sum(),
         }
     }
 }
 
 impl Census {
-    /// Whether all that can be counted is the same; memory never is.
+    /// Whether all counts are equal. Memory sizes are ignored, because they always differ.
     pub fn same_counts(&self, other: &Self) -> bool {
-        let counts = |one: &Self| Self { node_mib: 0.0, other_mib: 0.0, ..one.clone() };
+        let without_memory = |usage: ProcessUsage| ProcessUsage { mib: 0.0, ..usage };
+        let counts = |one: &Self| Self {
+            node: without_memory(one.node),
+            others: without_memory(one.others),
+            ..one.clone()
+        };
         counts(self) == counts(other)
     }
 }
 
-/// `windlass-3c786591-` out of the lines of `/proc/PID/cgroup`.
+/// Finds the prefix of a node's cgroups, such as `windlass-3c786591-`, in the text of `/proc/PID/cgroup`.
 pub fn prefix_in(membership: &str) -> Option<String> {
     membership.lines().find_map(|line| {
         let name = line.rsplit('/').next()?;
@@ -105,7 +121,7 @@ fn zombies_of(pid: u32) -> usize {
     processes::children(pid).into_iter().filter(|child| !processes::alive(*child)).count()
 }
 
-/// Entries of any kind below a directory, without those that lie below one of `left_out`.
+/// The number of entries of any kind below a directory, without those below a directory of `left_out`.
 fn files_below(directory: &Path, left_out: &[PathBuf]) -> usize {
     if left_out.iter().any(|one| one == directory) {
         return 0;
@@ -128,21 +144,21 @@ mod tests {
     fn the_prefix_of_a_nodes_cgroups_is_found_at_a_session() {
         let lines = "8:pids:/windlass-3c786591-s1\n4:memory:/a/b/windlass-3c786591-s1\n0::/\n";
         assert_eq!(prefix_in(lines).as_deref(), Some("windlass-3c786591-"));
-        // A keeper's own, which has a number and no session, is not a session's.
+        // The cgroup of a keeper has a number and no session.
         assert_eq!(prefix_in("0::/windlass-1234\n"), None);
         assert_eq!(prefix_in("0::/\n"), None);
     }
 
     #[test]
     fn files_are_counted_without_what_is_kept() {
-        let place = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for path in ["state/sessions/a", "state/tmp", "run"] {
-            fs::create_dir_all(place.path().join(path)).unwrap();
+            fs::create_dir_all(directory.path().join(path)).unwrap();
         }
-        fs::write(place.path().join("state/sessions/a/log"), "").unwrap();
-        fs::write(place.path().join("run/lock"), "").unwrap();
-        let kept = [place.path().join("state/sessions")];
-        assert_eq!(files_below(place.path(), &kept), 5);
-        assert_eq!(files_below(place.path(), &[]), 7);
+        fs::write(directory.path().join("state/sessions/a/log"), "").unwrap();
+        fs::write(directory.path().join("run/lock"), "").unwrap();
+        let kept = [directory.path().join("state/sessions")];
+        assert_eq!(files_below(directory.path(), &kept), 5);
+        assert_eq!(files_below(directory.path(), &[]), 7);
     }
 }

@@ -1,5 +1,6 @@
-//! `cargo xtask soak`: creates and closes many sessions on one node, some at a time, and compares what
-//! the node held of the machine before and after. What a session leaves behind, a thousand show.
+//! `cargo xtask soak`: creates and closes many sessions on one node, several at a time, and compares the
+//! resources that the node uses before and after. A small leak per session is visible after thousands of
+//! sessions.
 
 mod census;
 mod report;
@@ -19,87 +20,89 @@ use windlass_protocol::api::{CloseQuery, CreateSession, StopSessions, SubmitTurn
 use windlass_protocol::policy::{Network, PolicyRequest, Preset};
 use windlass_testkit::processes;
 
-use self::census::{Census, Place};
-use self::report::{Left, Report, Row};
-use crate::start::{Door, Environment, StartBy, StartNode};
-use crate::{Verdict, machine, workspace};
+use self::census::{Census, NodeProbe};
+use self::report::{GrowthRow, Leftovers, SoakReport};
+use crate::start::{JsonConnection, MeasuredNode, PythonEnvironment, StartMethod};
+use crate::{RunVerdict, machine, workspace};
 
-/// Sessions that live at once.
+/// The number of sessions that live at the same time.
 const AT_ONCE: usize = 8;
 
-/// Sessions before the first count: they make what is made once, from worker files to threads.
+/// Sessions before the first census. They create everything that a node creates only once, such as worker
+/// files and threads.
 const WARM_UP: usize = 64;
 
-/// How long the node may take to let go of what the last sessions held. Threads that blocked once
-/// stay for ten seconds.
+/// How long the node may take to release the resources of the last sessions. An idle thread of the runtime's
+/// blocking pool lives for ten seconds.
 const SETTLE_WAIT: Duration = Duration::from_secs(60);
 
-/// Between two looks whether it has.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The time between two censuses while the suite waits.
+const CENSUS_EVERY: Duration = Duration::from_millis(100);
 
-/// Before the sessions, nothing may change for so many looks.
-const STILL_LOOKS: usize = 10;
+/// The node is stable when this many censuses in a row have equal counts.
+const STABLE_CENSUSES: usize = 10;
 
 /// How long a session's first answer may take.
 const ANSWER_WAIT_MS: u64 = 60_000;
 
-/// How often a long run says how far it is, in parts of the whole.
-const SAID_PARTS: usize = 10;
+/// How many progress lines a long run prints.
+const PROGRESS_LINES: usize = 10;
 
 const NO_GRACE: CloseQuery = CloseQuery { grace_ms: Some(0) };
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// How many sessions
+    /// The number of sessions
     #[arg(default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     count: u32,
-    /// How they start
-    #[arg(long, value_enum, default_value_t = StartBy::Pool)]
-    start: StartBy,
-    /// Sessions over three policies, in directories of their clients
+    /// How the sessions start
+    #[arg(long, value_enum, default_value_t = StartMethod::Pool)]
+    start: StartMethod,
+    /// Create sessions with three policies, in workspaces of their clients
     #[arg(long)]
     mixed: bool,
-    /// How many are asked for in a second; without it, as many as there can be
+    /// The number of sessions to request per second; without it, as many as possible
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     per_second: Option<u32>,
-    /// One JSON object instead of the table
+    /// Print one JSON object instead of the table
     #[arg(long)]
     json: bool,
 }
 
-pub fn run(args: &Args) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<RunVerdict> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let report = runtime.block_on(soak(usize::try_from(args.count)?, args))?;
     match args.json {
         true => println!("{}", serde_json::to_string(&report)?),
         false => println!("{}", report.table()),
     }
-    Ok(if report.leaks() { Verdict::Bad } else { Verdict::Good })
+    Ok(if report.leaks() { RunVerdict::Bad } else { RunVerdict::Good })
 }
 
-async fn soak(count: usize, args: &Args) -> Result<Report> {
+async fn soak(count: usize, args: &Args) -> Result<SoakReport> {
     let start = args.start;
-    let environment = Environment::bare(windlass_testkit::python());
-    let mut node = StartNode::start(workspace::windlass()?, start, environment).await?;
+    let environment = PythonEnvironment::bare(windlass_testkit::python());
+    let mut node = MeasuredNode::start(workspace::windlass()?, start, environment).await?;
     let cgroup_prefix = cgroup_prefix(&node).await?;
     let (kinds, _directories) = kinds(&node, args.mixed)?;
     churn(&node, WARM_UP, &kinds, None).await?;
-    let place = Place::of(&node, cgroup_prefix.clone());
-    let before = still(&node, &place).await?;
+    let probe = NodeProbe::of(&node, cgroup_prefix.clone());
+    let before = stable_census(&node, &probe).await?;
     eprintln!("{count} sessions by {}, {AT_ONCE} at a time", start.as_str());
     let began = Instant::now();
     let pause = args.per_second.map(|asked| Duration::from_secs(1) / asked);
     let started = churn(&node, count, &kinds, pause).await?;
     let seconds = began.elapsed().as_secs_f64();
-    let rows = settled(&node, &place, &before, count).await?;
+    let rows = settled(&node, &probe, &before, count).await?;
     let left = after_the_end(&mut node, cgroup_prefix.as_deref()).await?;
-    Ok(Report { sessions: count, start, started, seconds, rows, left })
+    Ok(SoakReport { sessions: count, start, started, seconds, rows, left })
 }
 
-/// What the names of this node's cgroups begin with, found at a session's; none without cgroups.
-async fn cgroup_prefix(node: &StartNode) -> Result<Option<String>> {
+/// The prefix of the names of this node's cgroups, read from a session's cgroup. `None` without cgroups.
+async fn cgroup_prefix(node: &MeasuredNode) -> Result<Option<String>> {
     let created = node.client.create_session(&wanted(node)).await?.session.id;
-    let keeper = node.client.session(&created).await?.keeper_pid.context("no keeper")?;
+    let keeper =
+        node.client.session(&created).await?.keeper_pid.context("the session has no keeper")?;
     let below = machine::Tree::now().whole(keeper);
     let prefix = below.iter().find_map(|pid| {
         census::prefix_in(&std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
@@ -108,36 +111,36 @@ async fn cgroup_prefix(node: &StartNode) -> Result<Option<String>> {
     Ok(prefix)
 }
 
-/// Creates and closes so many sessions; gives how they say that they were started.
+/// Creates and closes `count` sessions. Returns how many of them each start method has started.
 async fn churn(
-    node: &StartNode,
+    node: &MeasuredNode,
     count: usize,
     kinds: &[CreateSession],
     pause: Option<Duration>,
 ) -> Result<BTreeMap<String, usize>> {
     let next = Arc::new(AtomicUsize::new(0));
     let began = Instant::now();
-    let mut lanes = JoinSet::new();
+    let mut tasks = JoinSet::new();
     for _ in 0..AT_ONCE.min(count) {
-        let lane = Lane {
+        let task = ChurnTask {
             client: node.node.client().await?,
-            door: node.door().await?,
+            connection: node.connection().await?,
             kinds: kinds.to_vec(),
             next: Arc::clone(&next),
             count,
             began,
             pause,
         };
-        lanes.spawn(lane.run());
+        tasks.spawn(task.run());
     }
     let mut started = BTreeMap::new();
-    while let Some(done) = lanes.join_next().await {
+    while let Some(done) = tasks.join_next().await {
         for by in done?? {
             *started.entry(by).or_insert(0) += 1;
         }
     }
-    let asked_for_more = node.start != StartBy::Exec;
-    if let Some(sessions) = started.get(StartBy::Exec.as_str()).filter(|_| asked_for_more) {
+    let may_not_exec = node.start != StartMethod::Exec;
+    if let Some(sessions) = started.get(StartMethod::Exec.as_str()).filter(|_| may_not_exec) {
         bail!(
             "{sessions} of {count} sessions were started by exec, not by {}",
             node.start.as_str()
@@ -146,7 +149,7 @@ async fn churn(
     Ok(started)
 }
 
-fn wanted(node: &StartNode) -> CreateSession {
+fn wanted(node: &MeasuredNode) -> CreateSession {
     let turn = SubmitTurn { code: "1+1".into(), wait_ms: ANSWER_WAIT_MS, ..SubmitTurn::default() };
     CreateSession {
         interpreter: Some(node.interpreter()),
@@ -155,8 +158,8 @@ fn wanted(node: &StartNode) -> CreateSession {
     }
 }
 
-/// What sessions are asked for, one after the other, and the directories of their clients.
-fn kinds(node: &StartNode, mixed: bool) -> Result<(Vec<CreateSession>, Vec<TempDir>)> {
+/// The requests to send in rotation, and the workspaces that they name.
+fn kinds(node: &MeasuredNode, mixed: bool) -> Result<(Vec<CreateSession>, Vec<TempDir>)> {
     if !mixed {
         return Ok((vec![wanted(node)], Vec::new()));
     }
@@ -177,20 +180,20 @@ fn kinds(node: &StartNode, mixed: bool) -> Result<(Vec<CreateSession>, Vec<TempD
     Ok((all.map(kind).collect(), directories))
 }
 
-/// One of those that create and close, one session after the other.
-struct Lane {
+/// A task that creates and closes one session after the other. Several of them run at the same time.
+struct ChurnTask {
     client: Client,
-    door: Door,
+    connection: JsonConnection,
     kinds: Vec<CreateSession>,
     next: Arc<AtomicUsize>,
     count: usize,
     began: Instant,
-    /// Between two sessions of all lanes.
+    /// The time between two session requests of all tasks together.
     pause: Option<Duration>,
 }
 
-impl Lane {
-    /// Gives how each of its sessions was started.
+impl ChurnTask {
+    /// Returns the start method of each of its sessions.
     async fn run(mut self) -> Result<Vec<String>> {
         let mut started = Vec::new();
         loop {
@@ -204,9 +207,9 @@ impl Lane {
             }
             let one = self.one(number).await;
             started.push(one.with_context(|| format!("session number {number}"))?);
-            let said_every = (self.count / SAID_PARTS).max(1);
-            if self.count > WARM_UP && (number + 1).is_multiple_of(said_every) {
-                eprintln!("{} of {}", number + 1, self.count);
+            let progress_every = (self.count / PROGRESS_LINES).max(1);
+            if self.count > WARM_UP && (number + 1).is_multiple_of(progress_every) {
+                eprintln!("{} of {} sessions", number + 1, self.count);
             }
         }
     }
@@ -216,27 +219,27 @@ impl Lane {
         let created = self.client.create_session(wanted).await?;
         let answer = created.turn.context("no first turn")?;
         ensure!(answer.output.text == "2\n", "the turn answered {:?}", answer.output.text);
-        let by = self.door.started_by(&created.session.id).await?;
+        let by = self.connection.started_by(&created.session.id).await?;
         self.client.close_session(&created.session.id, NO_GRACE).await?;
         Ok(by)
     }
 }
 
-/// The count once nothing changes any more.
-async fn still(node: &StartNode, place: &Place) -> Result<Census> {
+/// Waits until the counts no longer change, and returns them.
+async fn stable_census(node: &MeasuredNode, probe: &NodeProbe) -> Result<Census> {
     let until = Instant::now() + SETTLE_WAIT;
     let mut looks = looks();
-    let mut door = node.door().await?;
-    let (mut last, mut unchanged) = (place.census(), 0);
+    let mut connection = node.connection().await?;
+    let (mut last, mut unchanged) = (probe.census(), 0);
     let mut change = String::new();
-    while unchanged < STILL_LOOKS {
+    while unchanged < STABLE_CENSUSES {
         ensure!(
             Instant::now() < until,
-            "the node is not still within {SETTLE_WAIT:?}; it changed last {change}"
+            "the node's counts still change after {SETTLE_WAIT:?}; the last change: {change}"
         );
         looks.tick().await;
-        node.ready_at(&mut door).await?;
-        let now = place.census();
+        node.ready_over(&mut connection).await?;
+        let now = probe.census();
         match now.same_counts(&last) {
             true => unchanged += 1,
             false => {
@@ -249,36 +252,36 @@ async fn still(node: &StartNode, place: &Place) -> Result<Census> {
     Ok(last)
 }
 
-/// The comparison, once it shows no leak, or as it is after the longest wait.
+/// Waits until the comparison shows no leak, or until [`SETTLE_WAIT`] has passed, and returns it.
 async fn settled(
-    node: &StartNode,
-    place: &Place,
+    node: &MeasuredNode,
+    probe: &NodeProbe,
     before: &Census,
     count: usize,
-) -> Result<Vec<Row>> {
+) -> Result<Vec<GrowthRow>> {
     let until = Instant::now() + SETTLE_WAIT;
     let mut looks = looks();
-    let mut door = node.door().await?;
+    let mut connection = node.connection().await?;
     loop {
         looks.tick().await;
-        node.ready_at(&mut door).await?;
-        let rows = report::compare(before, &place.census(), count);
-        if !rows.iter().any(Row::leaked) || Instant::now() >= until {
+        node.ready_over(&mut connection).await?;
+        let rows = report::compare(before, &probe.census(), count);
+        if !rows.iter().any(GrowthRow::leaked) || Instant::now() >= until {
             return Ok(rows);
         }
     }
 }
 
 fn looks() -> Interval {
-    let mut looks = interval(LOOK_EVERY);
+    let mut looks = interval(CENSUS_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     looks
 }
 
-/// What is still there when the node has ended: nothing may be.
-async fn after_the_end(node: &mut StartNode, cgroup_prefix: Option<&str>) -> Result<Left> {
+/// Stops the node and counts what is left. Nothing may be left.
+async fn after_the_end(node: &mut MeasuredNode, cgroup_prefix: Option<&str>) -> Result<Leftovers> {
     node.node.stop(StopSessions::Keep).await?;
-    Ok(Left {
+    Ok(Leftovers {
         processes: processes::belonging(node.node.base()).len(),
         cgroups: cgroup_prefix.map_or(0, machine::cgroups),
     })

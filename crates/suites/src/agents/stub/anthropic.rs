@@ -4,38 +4,38 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use super::script::{Reply, Seen};
-use super::{Answer, Dialect, Offer, items};
+use super::script::{ModelReply, ToolResult};
+use super::{AgentTool, Dialect, ReplyBody, items};
 
 #[derive(Debug)]
 pub struct Messages;
 
 impl Dialect for Messages {
-    fn offers(&self, request: &Value) -> Vec<Offer> {
+    fn offers(&self, request: &Value) -> Vec<AgentTool> {
         let names = items(&request["tools"]).iter().filter_map(|tool| tool["name"].as_str());
-        names.map(|name| Offer { name: name.to_owned(), namespace: None }).collect()
+        names.map(|name| AgentTool { name: name.to_owned(), namespace: None }).collect()
     }
 
-    fn results(&self, request: &Value) -> Vec<(String, Seen)> {
+    fn results(&self, request: &Value) -> Vec<(String, ToolResult)> {
         let blocks =
             items(&request["messages"]).iter().flat_map(|message| items(&message["content"]));
         let results = blocks.filter(|block| block["type"] == "tool_result");
         results
             .filter_map(|block| {
-                Some((block["tool_use_id"].as_str()?.to_owned(), seen(&block["content"])))
+                Some((block["tool_use_id"].as_str()?.to_owned(), tool_result(&block["content"])))
             })
             .collect()
     }
 
-    fn answer(&self, request: &Value, reply: &Reply, number: usize) -> Answer {
+    fn answer(&self, request: &Value, reply: &ModelReply, number: usize) -> ReplyBody {
         let (block, stop) = match reply {
-            Reply::Call { id, tool, arguments } => (
+            ModelReply::Call { id, tool, arguments } => (
                 json!({ "type": "tool_use", "id": id, "name": tool.name, "input": arguments }),
                 "tool_use",
             ),
-            Reply::Say(text) => (json!({ "type": "text", "text": text }), "end_turn"),
+            ModelReply::Say(text) => (json!({ "type": "text", "text": text }), "end_turn"),
         };
-        // A client puts what has the same id together again: it must be another each time.
+        // A client merges messages with the same id, so each reply needs a new one.
         let mut message = json!({
             "id": format!("msg_{number}"), "type": "message", "role": "assistant",
             "model": request["model"], "content": [], "stop_reason": null, "stop_sequence": null,
@@ -44,11 +44,11 @@ impl Dialect for Messages {
         if request["stream"] != true {
             message["content"] = json!([block]);
             message["stop_reason"] = json!(stop);
-            return Answer::Json(message);
+            return ReplyBody::Json(message);
         }
         let (start, delta) = in_pieces(&block);
         let end = json!({ "stop_reason": stop, "stop_sequence": null });
-        Answer::Stream(vec![
+        ReplyBody::Stream(vec![
             json!({ "type": "message_start", "message": message }),
             json!({ "type": "content_block_start", "index": 0, "content_block": start }),
             json!({ "type": "content_block_delta", "index": 0, "delta": delta }),
@@ -59,7 +59,7 @@ impl Dialect for Messages {
     }
 }
 
-/// A block as it begins, and the rest of it: streams send its content as a difference.
+/// The empty start of a block, and the delta with its content, as a stream sends them.
 fn in_pieces(block: &Value) -> (Value, Value) {
     let mut start = block.clone();
     if block["type"] == "tool_use" {
@@ -72,21 +72,21 @@ fn in_pieces(block: &Value) -> (Value, Value) {
     }
 }
 
-/// A result is one text, or a list of texts and pictures.
-fn seen(content: &Value) -> Seen {
-    let mut seen = Seen::default();
+/// A result is one text, or a list of texts and images.
+fn tool_result(content: &Value) -> ToolResult {
+    let mut result = ToolResult::default();
     if let Some(text) = content.as_str() {
-        text.clone_into(&mut seen.text);
+        text.clone_into(&mut result.text);
     }
     for part in items(content) {
         if let Some(text) = part["text"].as_str() {
-            seen.text.push_str(text);
-            seen.text.push('\n');
+            result.text.push_str(text);
+            result.text.push('\n');
         }
         let picture = part["source"]["data"].as_str();
         if let Some(bytes) = picture.and_then(|data| BASE64_STANDARD.decode(data).ok()) {
-            seen.images.push(bytes);
+            result.images.push(bytes);
         }
     }
-    seen
+    result
 }

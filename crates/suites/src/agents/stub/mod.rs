@@ -1,6 +1,6 @@
-//! A loopback stub of the model behind an agent: it speaks OpenAI's Responses and Anthropic's
-//! Messages, asks for the tools that a script names, and keeps what it was told. It never reaches
-//! beyond 127.0.0.1, and ends when it is dropped.
+//! A stub of an agent's model. It serves OpenAI's Responses API and Anthropic's Messages API on 127.0.0.1,
+//! calls the tools that a script names, and records the results. It makes no connections, and ends when it is
+//! dropped.
 
 mod anthropic;
 mod openai;
@@ -19,37 +19,37 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use self::script::Reply;
-pub use self::script::{Call, Script, Seen};
+use self::script::ModelReply;
+pub use self::script::{Script, ScriptedCall, ToolResult};
 
-/// One request, pictures and all.
+/// The largest request, images included.
 const REQUEST_BYTES_MAX: usize = 32 << 20;
 
-/// Requests of one script. A client that asks more often goes round in circles.
+/// The most requests for one script. A client that sends more is in a loop.
 const REQUESTS_MAX: usize = 100;
 
-/// What a request that is not of the script's conversation is told: a title, a probe.
-const BLAND: &str = "ok";
+/// The reply to a request that is not part of the script's conversation, such as one for a title.
+const FILLER_REPLY: &str = "ok";
 
-/// What one API looks like on the wire. What is said is [`script`]'s.
+/// The wire format of one API. The module [`script`] decides what the model says.
 trait Dialect {
-    /// The tools that the client offers, by their whole names.
-    fn offers(&self, request: &Value) -> Vec<Offer>;
-    /// The results of tool calls that the request tells, oldest first, each with its call's id.
-    fn results(&self, request: &Value) -> Vec<(String, Seen)>;
-    /// The whole answer; `number` makes its ids unlike those of all others.
-    fn answer(&self, request: &Value, reply: &Reply, number: usize) -> Answer;
+    /// The tools that the client offers to the model.
+    fn offers(&self, request: &Value) -> Vec<AgentTool>;
+    /// The tool results in the request, oldest first, each with the id of its call.
+    fn results(&self, request: &Value) -> Vec<(String, ToolResult)>;
+    /// The body of the reply. `number` makes its ids unique.
+    fn answer(&self, request: &Value, reply: &ModelReply, number: usize) -> ReplyBody;
 }
 
-/// A tool as a client names it to its model.
+/// A tool that the client offers to the model, under the client's name for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Offer {
+pub struct AgentTool {
     pub name: String,
-    /// What the name stands in, with clients that group the tools of a server.
+    /// The namespace of the tool. Only some clients group the tools of a server.
     pub namespace: Option<String>,
 }
 
-impl Offer {
+impl AgentTool {
     fn whole_name(&self) -> String {
         match &self.namespace {
             Some(namespace) => format!("{namespace}__{}", self.name),
@@ -58,70 +58,70 @@ impl Offer {
     }
 }
 
-/// An answer as a client reads it.
+/// The body of a reply in one API's format.
 #[derive(Debug)]
-enum Answer {
+enum ReplyBody {
     Json(Value),
     /// Events with their types, in order.
     Stream(Vec<Value>),
 }
 
-/// The stub, while it serves.
+/// A running stub.
 #[derive(Debug)]
 pub struct Stub {
     address: SocketAddr,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<StubState>>,
     serving: JoinHandle<()>,
 }
 
-/// What came of a script.
+/// What the stub received while it ran a script.
 #[derive(Debug, Default)]
-pub struct Heard {
-    /// The results of the script's calls, in its order, as the last request told them.
-    pub results: Vec<Seen>,
-    /// Whether the model had to look for a tool of the script, having been told its name only.
+pub struct StubTranscript {
+    /// The results of the script's calls in order, from the last request.
+    pub results: Vec<ToolResult>,
+    /// Whether the client gave only the name of a tool, so that the model had to search for it.
     pub searched: bool,
-    /// Why the conversation could not go on.
+    /// Why the conversation stopped.
     pub fault: Option<String>,
-    /// What was asked, for a reader who wonders: the paths in order.
+    /// The paths of all requests in order, for diagnosis.
     pub paths: Vec<String>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct StubState {
     script: Script,
-    heard: Heard,
+    transcript: StubTranscript,
 }
 
 impl Stub {
     pub async fn start() -> std::io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Mutex::new(Shared::default()));
+        let shared = Arc::new(Mutex::new(StubState::default()));
         let router = Router::new()
             .fallback(serve)
             .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
             .with_state(Arc::clone(&shared));
         let serving = tokio::spawn(async move {
-            // Ends only with the task.
+            // Serves until the task is aborted.
             let _ = axum::serve(listener, router).await;
         });
         Ok(Self { address, shared, serving })
     }
 
-    /// Where the API is, without a path.
+    /// The base URL of the API.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// From now on the conversation is this one.
+    /// Starts a new script and clears the transcript.
     pub fn play(&self, script: Script) {
-        *lock(&self.shared) = Shared { script, heard: Heard::default() };
+        *lock(&self.shared) = StubState { script, transcript: StubTranscript::default() };
     }
 
-    /// What was heard since [`Stub::play`].
-    pub fn heard(&self) -> Heard {
-        std::mem::take(&mut lock(&self.shared).heard)
+    /// Takes what the stub received since [`Stub::play`].
+    pub fn transcript(&self) -> StubTranscript {
+        std::mem::take(&mut lock(&self.shared).transcript)
     }
 }
 
@@ -131,18 +131,19 @@ impl Drop for Stub {
     }
 }
 
-/// Nothing that holds the lock leaves a half of a change behind.
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+/// A poisoned lock is used: no holder of the lock can panic in the middle of a change.
+fn lock(shared: &Mutex<StubState>) -> MutexGuard<'_, StubState> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn serve(State(shared): State<Arc<Mutex<Shared>>>, uri: Uri, body: Bytes) -> Response {
+async fn serve(State(shared): State<Arc<Mutex<StubState>>>, uri: Uri, body: Bytes) -> Response {
     let mut shared = lock(&shared);
-    if shared.heard.paths.len() >= REQUESTS_MAX {
-        shared.heard.fault = Some(format!("the client asked more than {REQUESTS_MAX} times"));
-        return refusal(StatusCode::BAD_REQUEST, "too many requests of one script");
+    if shared.transcript.paths.len() >= REQUESTS_MAX {
+        shared.transcript.fault =
+            Some(format!("the client sent more than {REQUESTS_MAX} requests for one script"));
+        return refusal(StatusCode::BAD_REQUEST, "too many requests for one script");
     }
-    shared.heard.paths.push(uri.path().to_owned());
+    shared.transcript.paths.push(uri.path().to_owned());
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
     match uri.path() {
         "/v1/responses" => converse(&mut shared, &openai::Responses, &request),
@@ -153,32 +154,32 @@ async fn serve(State(shared): State<Arc<Mutex<Shared>>>, uri: Uri, body: Bytes) 
     }
 }
 
-fn converse(shared: &mut Shared, dialect: &dyn Dialect, request: &Value) -> Response {
+fn converse(shared: &mut StubState, dialect: &dyn Dialect, request: &Value) -> Response {
     let reply = if shared.script.is_in(request) {
         let results = dialect.results(request);
         let reply = shared.script.reply(&results, &dialect.offers(request));
-        shared.heard.searched |= reply.as_ref().is_ok_and(Reply::is_search);
-        shared.heard.results = script::of_steps(results);
+        shared.transcript.searched |= reply.as_ref().is_ok_and(ModelReply::is_search);
+        shared.transcript.results = script::results_of_steps(results);
         reply
     } else {
-        Ok(Reply::Say(BLAND.to_owned()))
+        Ok(ModelReply::Say(FILLER_REPLY.to_owned()))
     };
     match reply {
-        Ok(reply) => match dialect.answer(request, &reply, shared.heard.paths.len()) {
-            Answer::Json(value) => plain(&value),
-            Answer::Stream(events) => {
+        Ok(reply) => match dialect.answer(request, &reply, shared.transcript.paths.len()) {
+            ReplyBody::Json(value) => plain(&value),
+            ReplyBody::Stream(events) => {
                 ([(header::CONTENT_TYPE, "text/event-stream")], sse::text(&events)).into_response()
             }
         },
         Err(fault) => {
-            let told = refusal(StatusCode::BAD_REQUEST, &fault);
-            shared.heard.fault = Some(fault);
-            told
+            let response = refusal(StatusCode::BAD_REQUEST, &fault);
+            shared.transcript.fault = Some(fault);
+            response
         }
     }
 }
 
-/// The values of a list; none of what is not one.
+/// The items of a list. Empty for any other value.
 fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
@@ -187,7 +188,7 @@ fn plain(value: &Value) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
 }
 
-/// An error in a form that both APIs' clients read, and do not try again.
+/// An error that clients of both APIs understand and do not retry.
 fn refusal(status: StatusCode, message: &str) -> Response {
     let error = json!({ "type": "invalid_request_error", "message": message });
     (status, plain(&json!({ "type": "error", "error": error }))).into_response()

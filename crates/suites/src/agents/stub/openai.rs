@@ -4,41 +4,43 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use super::script::{Reply, Seen};
-use super::{Answer, Dialect, Offer, items};
+use super::script::{ModelReply, ToolResult};
+use super::{AgentTool, Dialect, ReplyBody, items};
 
 #[derive(Debug)]
 pub struct Responses;
 
 impl Dialect for Responses {
-    fn offers(&self, request: &Value) -> Vec<Offer> {
+    fn offers(&self, request: &Value) -> Vec<AgentTool> {
         let mut offers = Vec::new();
         for tool in items(&request["tools"]) {
             let Some(name) = tool["name"].as_str() else { continue };
             if tool["type"] == "namespace" {
                 let inner = items(&tool["tools"]).iter().filter_map(|tool| tool["name"].as_str());
-                offers.extend(inner.map(|inner| Offer {
+                offers.extend(inner.map(|inner| AgentTool {
                     name: inner.to_owned(),
                     namespace: Some(name.to_owned()),
                 }));
             } else {
-                offers.push(Offer { name: name.to_owned(), namespace: None });
+                offers.push(AgentTool { name: name.to_owned(), namespace: None });
             }
         }
         offers
     }
 
-    fn results(&self, request: &Value) -> Vec<(String, Seen)> {
+    fn results(&self, request: &Value) -> Vec<(String, ToolResult)> {
         let outputs = items(&request["input"]);
         let outputs = outputs.iter().filter(|item| item["type"] == "function_call_output");
         outputs
-            .filter_map(|item| Some((item["call_id"].as_str()?.to_owned(), seen(&item["output"]))))
+            .filter_map(|item| {
+                Some((item["call_id"].as_str()?.to_owned(), tool_result(&item["output"])))
+            })
             .collect()
     }
 
-    fn answer(&self, request: &Value, reply: &Reply, number: usize) -> Answer {
+    fn answer(&self, request: &Value, reply: &ModelReply, number: usize) -> ReplyBody {
         let item = match reply {
-            Reply::Call { id, tool, arguments } => {
+            ModelReply::Call { id, tool, arguments } => {
                 let mut item = json!({
                     "type": "function_call", "id": format!("fc_{number}"), "call_id": id,
                     "name": tool.name, "arguments": arguments.to_string(), "status": "completed",
@@ -48,7 +50,7 @@ impl Dialect for Responses {
                 }
                 item
             }
-            Reply::Say(text) => json!({
+            ModelReply::Say(text) => json!({
                 "type": "message", "id": format!("msg_{number}"), "role": "assistant",
                 "status": "completed",
                 "content": [{ "type": "output_text", "text": text, "annotations": [] }],
@@ -67,7 +69,7 @@ impl Dialect for Responses {
             })
         };
         if request["stream"] != true {
-            return Answer::Json(whole("completed", &[&item]));
+            return ReplyBody::Json(whole("completed", &[&item]));
         }
         let mut events = vec![
             json!({ "type": "response.created", "response": whole("in_progress", &[]) }),
@@ -75,28 +77,28 @@ impl Dialect for Responses {
             json!({ "type": "response.output_item.done", "output_index": 0, "item": item }),
             json!({ "type": "response.completed", "response": whole("completed", &[&item]) }),
         ];
-        for (place, event) in events.iter_mut().enumerate() {
-            event["sequence_number"] = json!(place);
+        for (index, event) in events.iter_mut().enumerate() {
+            event["sequence_number"] = json!(index);
         }
-        Answer::Stream(events)
+        ReplyBody::Stream(events)
     }
 }
 
-/// An output is one text, or a list of texts and pictures.
-fn seen(output: &Value) -> Seen {
-    let mut seen = Seen::default();
+/// An output is one text, or a list of texts and images.
+fn tool_result(output: &Value) -> ToolResult {
+    let mut result = ToolResult::default();
     if let Some(text) = output.as_str() {
-        text.clone_into(&mut seen.text);
+        text.clone_into(&mut result.text);
     }
     for part in items(output) {
         if let Some(text) = part["text"].as_str() {
-            seen.text.push_str(text);
-            seen.text.push('\n');
+            result.text.push_str(text);
+            result.text.push('\n');
         }
         let picture = part["image_url"].as_str().and_then(|url| url.split_once(";base64,"));
         if let Some(bytes) = picture.and_then(|(_, data)| BASE64_STANDARD.decode(data).ok()) {
-            seen.images.push(bytes);
+            result.images.push(bytes);
         }
     }
-    seen
+    result
 }

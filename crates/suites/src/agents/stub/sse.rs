@@ -1,4 +1,4 @@
-//! Server-sent events as text: each event has its type as name, and its JSON in one line.
+//! Server-sent events as text. Each event has its type as name and its JSON in one line.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ pub fn text(events: &[Value]) -> String {
     let mut text = String::new();
     for event in events {
         let name = event["type"].as_str().unwrap_or("message");
-        // JSON escapes line ends, so that an event's data is one line whatever is in it.
+        // JSON escapes line ends, so the data of an event is always one line.
         let _ = write!(text, "event: {name}\ndata: {event}\n\n");
     }
     text

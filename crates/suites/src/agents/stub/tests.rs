@@ -1,4 +1,4 @@
-//! What can go wrong between a script and a client: names, order, shapes.
+//! Tests of the stub: names of tools, order of steps, wire formats.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -8,26 +8,26 @@ use super::anthropic::Messages;
 use super::openai::Responses;
 use super::*;
 
-/// The smallest picture: only its bytes matter here.
+/// The signature of a PNG file in base64: only the bytes matter here.
 const PICTURE: &str = "iVBORw0KGgo=";
 
 fn script() -> Script {
     Script {
         prompt: "count to two".to_owned(),
         calls: vec![
-            Call { tool: "run", arguments: json!({ "code": "1" }) },
-            Call { tool: "run", arguments: json!({ "code": "2" }) },
+            ScriptedCall { tool: "run", arguments: json!({ "code": "1" }) },
+            ScriptedCall { tool: "run", arguments: json!({ "code": "2" }) },
         ],
-        last_word: "done".to_owned(),
+        final_message: "done".to_owned(),
     }
 }
 
-fn offer(namespace: Option<&str>, name: &str) -> Offer {
-    Offer { name: name.to_owned(), namespace: namespace.map(str::to_owned) }
+fn offer(namespace: Option<&str>, name: &str) -> AgentTool {
+    AgentTool { name: name.to_owned(), namespace: namespace.map(str::to_owned) }
 }
 
-fn result(id: &str) -> (String, Seen) {
-    (id.to_owned(), Seen::default())
+fn result(id: &str) -> (String, ToolResult) {
+    (id.to_owned(), ToolResult::default())
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_tool_is_found_by_the_name_that_the_client_gave_it() {
     let flat = Messages.offers(&json!({ "tools": [{ "name": "mcp__windlass__run" }] }));
     for (offers, wanted) in [(&grouped, &grouped[1]), (&flat, &flat[0])] {
         let reply = script().reply(&[], offers).unwrap();
-        assert!(matches!(&reply, Reply::Call { tool, .. } if tool == wanted), "{reply:?}");
+        assert!(matches!(&reply, ModelReply::Call { tool, .. } if tool == wanted), "{reply:?}");
     }
 }
 
@@ -56,13 +56,13 @@ fn a_tool_that_is_not_offered_is_a_fault_that_names_what_is() {
 fn a_tool_known_by_name_only_is_searched_for_once() {
     let search = [offer(None, "ToolSearch")];
     let reply = script().reply(&[], &search).unwrap();
-    let Reply::Call { id, arguments, .. } = reply else { panic!("{reply:?}") };
+    let ModelReply::Call { id, arguments, .. } = reply else { panic!("{reply:?}") };
     assert_eq!(arguments["query"], "select:mcp__windlass__run");
     assert!(script().reply(&[], &search).is_ok_and(|reply| reply.is_search()));
     assert!(script().reply(&[result(&id)], &search).is_err());
-    // What the search brought is not a result of the script.
+    // The result of the search is not a result of the script.
     let reply = script().reply(&[result(&id)], &[offer(None, "mcp__windlass__run")]).unwrap();
-    assert!(matches!(reply, Reply::Call { arguments, .. } if arguments["code"] == "1"));
+    assert!(matches!(reply, ModelReply::Call { arguments, .. } if arguments["code"] == "1"));
 }
 
 #[test]
@@ -73,11 +73,11 @@ fn each_result_brings_the_next_step_and_a_request_sent_twice_the_same() {
     for code in ["1", "2"] {
         let replies = [script.reply(&results, &offers), script.reply(&results, &offers)];
         assert_eq!(replies[0], replies[1]);
-        let Ok(Reply::Call { id, arguments, .. }) = &replies[0] else { panic!("{replies:?}") };
+        let Ok(ModelReply::Call { id, arguments, .. }) = &replies[0] else { panic!("{replies:?}") };
         assert_eq!(arguments["code"], code);
         results.push(result(id));
     }
-    assert_eq!(script.reply(&results, &offers), Ok(Reply::Say("done".to_owned())));
+    assert_eq!(script.reply(&results, &offers), Ok(ModelReply::Say("done".to_owned())));
 }
 
 #[test]
@@ -110,17 +110,17 @@ fn both_apis_tell_texts_and_pictures_of_a_result() {
         ] },
     ] });
     let picture = b"\x89PNG\r\n\x1a\n".to_vec();
-    let one = Seen { text: "one".to_owned(), images: Vec::new() };
-    let two = Seen { text: "two\n".to_owned(), images: vec![picture] };
+    let one = ToolResult { text: "one".to_owned(), images: Vec::new() };
+    let two = ToolResult { text: "two\n".to_owned(), images: vec![picture] };
     let expected = [("a".to_owned(), one), ("b".to_owned(), two)];
     assert_eq!(Responses.results(&openai), expected);
     assert_eq!(Messages.results(&anthropic), expected);
 }
 
-fn streamed(dialect: &dyn Dialect, reply: &Reply) -> Vec<Value> {
+fn streamed(dialect: &dyn Dialect, reply: &ModelReply) -> Vec<Value> {
     match dialect.answer(&json!({ "model": "m", "stream": true }), reply, 7) {
-        Answer::Stream(events) => events,
-        Answer::Json(value) => panic!("not a stream: {value}"),
+        ReplyBody::Stream(events) => events,
+        ReplyBody::Json(value) => panic!("not a stream: {value}"),
     }
 }
 
@@ -132,7 +132,7 @@ fn types(events: &[Value]) -> Vec<&str> {
 fn a_call_through_responses_is_one_item_with_its_namespace() {
     let tool = offer(Some("mcp__windlass"), "run");
     let arguments = json!({ "code": "1" });
-    let events = streamed(&Responses, &Reply::Call { id: "a".to_owned(), tool, arguments });
+    let events = streamed(&Responses, &ModelReply::Call { id: "a".to_owned(), tool, arguments });
     assert_eq!(
         types(&events),
         [
@@ -151,7 +151,7 @@ fn a_call_through_responses_is_one_item_with_its_namespace() {
 fn a_call_through_messages_starts_empty_and_brings_its_input_as_a_difference() {
     let tool = offer(None, "mcp__windlass__run");
     let arguments = json!({ "code": "1" });
-    let events = streamed(&Messages, &Reply::Call { id: "a".to_owned(), tool, arguments });
+    let events = streamed(&Messages, &ModelReply::Call { id: "a".to_owned(), tool, arguments });
     assert_eq!(
         types(&events),
         [
@@ -170,15 +170,15 @@ fn a_call_through_messages_starts_empty_and_brings_its_input_as_a_difference() {
 
 #[test]
 fn a_word_that_is_not_streamed_is_one_message() {
-    let reply = Reply::Say("done".to_owned());
-    let Answer::Json(whole) = Messages.answer(&json!({ "model": "m" }), &reply, 1) else {
-        panic!("a stream that nobody asked for");
+    let reply = ModelReply::Say("done".to_owned());
+    let ReplyBody::Json(whole) = Messages.answer(&json!({ "model": "m" }), &reply, 1) else {
+        panic!("a stream although the request has no `stream`");
     };
     assert_eq!(whole["content"], json!([{ "type": "text", "text": "done" }]));
     assert_eq!(whole["stop_reason"], "end_turn");
 }
 
-/// The status and the body that the stub answers a request with.
+/// Sends a request to the stub and returns the status line and the body.
 async fn ask(stub: &Stub, path: &str, body: &Value) -> (String, String) {
     let body = body.to_string();
     let request = format!(
@@ -207,13 +207,13 @@ async fn the_stub_plays_its_script_beside_other_requests_and_keeps_what_it_heard
     let (status, body) = ask(&stub, "/v1/messages?beta=true", &main).await;
     assert!(status.ends_with("200 OK") && body.contains("call_step_1"), "{status} {body}");
     let (_, body) = ask(&stub, "/v1/messages", &json!({ "model": "m" })).await;
-    assert!(body.contains(BLAND) && !body.contains("call_step"), "{body}");
+    assert!(body.contains(FILLER_REPLY) && !body.contains("call_step"), "{body}");
     let (status, _) = ask(&stub, "/v1/elsewhere", &json!({})).await;
     assert!(status.contains("404"), "{status}");
-    let heard = stub.heard();
-    assert_eq!(heard.paths, ["/v1/messages", "/v1/messages", "/v1/elsewhere"]);
-    assert_eq!(heard.results, [Seen { text: "1".to_owned(), images: Vec::new() }]);
-    assert_eq!(heard.fault, None);
+    let transcript = stub.transcript();
+    assert_eq!(transcript.paths, ["/v1/messages", "/v1/messages", "/v1/elsewhere"]);
+    assert_eq!(transcript.results, [ToolResult { text: "1".to_owned(), images: Vec::new() }]);
+    assert_eq!(transcript.fault, None);
 }
 
 #[tokio::test]
@@ -223,7 +223,7 @@ async fn a_client_without_the_tool_is_refused_and_the_fault_is_kept() {
     let main = json!({ "tools": [{ "name": "other" }], "input": "count to two" });
     let (status, body) = ask(&stub, "/v1/responses", &main).await;
     assert!(status.contains("400") && body.contains("mcp__windlass__run"), "{status} {body}");
-    assert!(stub.heard().fault.is_some_and(|fault| fault.ends_with("only: other")));
+    assert!(stub.transcript().fault.is_some_and(|fault| fault.ends_with("only: other")));
 }
 
 #[tokio::test]
@@ -233,8 +233,8 @@ async fn a_client_that_goes_round_in_circles_is_stopped() {
     for _ in 0..REQUESTS_MAX {
         ask(&stub, "/v1/models", &json!({})).await;
     }
-    assert_eq!(lock(&stub.shared).heard.fault, None);
+    assert_eq!(lock(&stub.shared).transcript.fault, None);
     let (status, _) = ask(&stub, "/v1/models", &json!({})).await;
     assert!(status.contains("400"), "{status}");
-    assert!(stub.heard().fault.is_some());
+    assert!(stub.transcript().fault.is_some());
 }

@@ -1,5 +1,5 @@
-"""A guest of the chaos suite: counts in sessions through `windlass mcp`, as an agent starts it, and tells
-one JSON object a line. It ends when its standard input does."""
+"""A guest of the chaos suite: counts in sessions through `windlass mcp`, like an agent, and prints one JSON
+object per line. It ends when its standard input is closed."""
 
 import json
 import random
@@ -11,7 +11,7 @@ import time
 CALLS_PER_BRIDGE = 60
 REVISION = "2025-11-25"
 
-# Between two calls, and after a failure: the machine is for the other clients too.
+# Pauses between two calls and after a failure, so that the other clients get CPU time.
 PAUSE_S = 0.03
 FAILURE_PAUSE_S = 0.2
 
@@ -21,7 +21,7 @@ def tell(**what):
 
 
 class Bridge:
-    """The program, spoken to line by line."""
+    """A `windlass mcp` process and its JSON-RPC connection."""
 
     def __init__(self, program, name):
         self.process = subprocess.Popen([program, "mcp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -44,7 +44,7 @@ class Bridge:
             message = json.loads(line)
             if message.get("id") == self.asked and "method" not in message:
                 return message
-        raise EOFError("the bridge has ended")
+        raise EOFError("windlass mcp has ended")
 
     def close(self):
         self.process.stdin.close()
@@ -52,7 +52,7 @@ class Bridge:
 
 
 def count(bridge, calls, over):
-    """A call that fails may have been done: the count is between two numbers."""
+    """Counts in the session. A failed call may have run, so the expected count is a range."""
     low, high = 0, None
     for _ in range(calls):
         if over.is_set():
@@ -73,9 +73,9 @@ def count(bridge, calls, over):
             low, high = 0, None
             continue
         counted = int(said["output"])
-        # The session of an agent is there before its bridge: the first count may be any.
+        # The session may exist before this process, so the first count may be any number.
         if counted <= low or (high is not None and counted > high + 1):
-            tell(violation=f"{said.get('turn')}: counted {counted}, after {low} to {high}")
+            tell(violation=f"{said.get('turn')}: counted {counted}, last count: {low} to {high}")
         low = high = counted
 
 
@@ -93,7 +93,7 @@ def main():
         try:
             count(bridge, choices.randrange(1, CALLS_PER_BRIDGE), over)
         except (EOFError, BrokenPipeError) as error:
-            tell(violation=f"the bridge has ended by itself: {error}")
+            tell(violation=f"windlass mcp has ended by itself: {error}")
         if choices.randrange(3) == 0:
             bridge.process.kill()
             bridge.process.wait()

@@ -1,5 +1,5 @@
-"""A guest of the chaos suite: counts in a session through the Python SDK, and tells one JSON object a
-line. It ends when its standard input does."""
+"""A guest of the chaos suite: counts in a session through the Python SDK and prints one JSON object per line.
+It ends when its standard input is closed."""
 
 import json
 import random
@@ -11,7 +11,7 @@ from windlass import Windlass, WindlassError
 
 TURNS_PER_SESSION = 60
 
-# Between two turns, and after a failure: the machine is for the other clients too.
+# Pauses between two turns and after a failure, so that the other clients get CPU time.
 PAUSE_S = 0.05
 FAILURE_PAUSE_S = 0.2
 
@@ -21,7 +21,7 @@ def tell(**what):
 
 
 class Counter:
-    """A count in a session, and what it may be: a request without an answer may have been done."""
+    """A count in a session. A request without an answer may have run, so the expected count is a range."""
 
     def __init__(self, session):
         self.session = session
@@ -41,13 +41,13 @@ class Counter:
             return True
         count = int(turn.output)
         if not self.low < count <= self.high + 1:
-            tell(violation=f"{turn.id}: counted {count}, after {self.low} to {self.high}")
+            tell(violation=f"{turn.id}: counted {count}, last count: {self.low} to {self.high}")
         self.low = self.high = count
         return True
 
 
 def connect(over):
-    """A node, as soon as one answers: none is there for a moment after each kill."""
+    """Connects as soon as a node answers. After each kill there is no node for a moment."""
     while not over.is_set():
         try:
             return Windlass(start=False)

@@ -1,14 +1,14 @@
-// A guest of the chaos suite: counts in a session through the TypeScript SDK, and tells one JSON object a
-// line. It ends when its standard input does.
+// A guest of the chaos suite: counts in a session through the TypeScript SDK and prints one JSON object per
+// line. It ends when its standard input is closed.
 //
-// Arguments: the seed, the SDK's built module.
+// Arguments: the seed, the built module of the SDK.
 
 const [seed, module] = process.argv.slice(-2);
 const { Windlass } = await import(module);
 
 const TURNS_PER_SESSION = 60;
 
-// Between two turns, and after a failure: the machine is for the other clients too.
+// Pauses between two turns and after a failure, so that the other clients get CPU time.
 const PAUSE_MS = 50;
 const FAILURE_PAUSE_MS = 200;
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -25,7 +25,7 @@ const below = (bound) => {
   return state % bound;
 };
 
-/** What a request without an answer may have done is not known: the count is between two numbers. */
+/** Counts in the session. A request without an answer may have run, so the expected count is a range. */
 async function count(session) {
   let low = 0;
   let high = 0;
@@ -40,7 +40,7 @@ async function count(session) {
       }
       const counted = Number(turn.output);
       if (!(low < counted && counted <= high + 1)) {
-        tell({ violation: `${turn.id}: counted ${counted}, after ${low} to ${high}` });
+        tell({ violation: `${turn.id}: counted ${counted}, last count: ${low} to ${high}` });
       }
       low = high = counted;
     } catch (error) {

@@ -1,6 +1,5 @@
-//! HTTP/1.1 by hand, over the node's socket or its TCP door: a client that shares no code with the node's
-//! own clients. This client returns each answer unchanged; `judge`
-//! decides whether the answer keeps the contract.
+//! A minimal HTTP/1.1 client over the node's socket or its TCP door. It shares no code with the node's own
+//! clients. It returns each answer unchanged; other modules decide whether the answer is right.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,21 +8,21 @@ use std::path::PathBuf;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpStream, UnixStream};
 
-/// The longest line of a head or of a chunk's size that is read.
+/// The longest line of a head or of a chunk header.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 
-/// The largest body that is read.
+/// The largest body.
 const BODY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Where a node is reached.
+/// The address of a node's door, with its token if it needs one.
 #[derive(Debug, Clone)]
-pub enum Door {
+pub enum NodeEndpoint {
     Socket(PathBuf),
     Tcp { address: SocketAddr, token: String },
 }
 
 #[derive(Debug, Clone, Default)]
-pub struct Request {
+pub struct RawRequest {
     pub method: &'static str,
     pub path: String,
     pub headers: Vec<(&'static str, String)>,
@@ -31,25 +30,25 @@ pub struct Request {
 }
 
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct RawResponse {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl RawResponse {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// The beginning of the body, for messages.
+    /// The status and the beginning of the body, for messages.
     pub fn shown(&self) -> String {
         let end = self.body.len().min(400);
         format!("{} {}", self.status, String::from_utf8_lossy(&self.body[..end]))
     }
 }
 
-impl Request {
+impl RawRequest {
     pub fn get(path: impl Into<String>) -> Self {
         Self { method: "GET", path: path.into(), ..Self::default() }
     }
@@ -68,10 +67,10 @@ impl Request {
         self
     }
 
-    /// The request as it is sent through `door`.
-    pub fn bytes(&self, door: &Door) -> Vec<u8> {
+    /// The bytes of the request for `endpoint`.
+    pub fn bytes(&self, endpoint: &NodeEndpoint) -> Vec<u8> {
         let mut head = format!("{} {} HTTP/1.1\r\nhost: chaos\r\n", self.method, self.path);
-        if let Door::Tcp { address, token } = door {
+        if let NodeEndpoint::Tcp { address, token } = endpoint {
             head = format!(
                 "{} {} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n",
                 self.method, self.path
@@ -93,27 +92,27 @@ impl Request {
     }
 }
 
-trait Both: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send + Sync> Both for T {}
+trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send + Sync> ByteStream for T {}
 
-/// A connection.
-pub struct Wire {
-    stream: BufReader<Box<dyn Both>>,
-    /// Requests that were answered on it.
+/// A connection to the node.
+pub struct RawConnection {
+    stream: BufReader<Box<dyn ByteStream>>,
+    /// The number of answers that this connection has received.
     pub answered: u64,
 }
 
-impl std::fmt::Debug for Wire {
+impl std::fmt::Debug for RawConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Wire").field("answered", &self.answered).finish_non_exhaustive()
+        f.debug_struct("RawConnection").field("answered", &self.answered).finish_non_exhaustive()
     }
 }
 
-impl Wire {
-    pub async fn open(door: &Door) -> io::Result<Self> {
-        let stream: Box<dyn Both> = match door {
-            Door::Socket(path) => Box::new(UnixStream::connect(path).await?),
-            Door::Tcp { address, .. } => Box::new(TcpStream::connect(address).await?),
+impl RawConnection {
+    pub async fn open(endpoint: &NodeEndpoint) -> io::Result<Self> {
+        let stream: Box<dyn ByteStream> = match endpoint {
+            NodeEndpoint::Socket(path) => Box::new(UnixStream::connect(path).await?),
+            NodeEndpoint::Tcp { address, .. } => Box::new(TcpStream::connect(address).await?),
         };
         Ok(Self { stream: BufReader::new(stream), answered: 0 })
     }
@@ -122,13 +121,14 @@ impl Wire {
         self.stream.get_mut().write_all(bytes).await
     }
 
-    /// The next whole answer.
-    pub async fn answer(&mut self) -> io::Result<Answer> {
+    /// Reads the next complete answer.
+    pub async fn answer(&mut self) -> io::Result<RawResponse> {
         let (status, headers) = self.head().await?;
         let find = |name: &str| headers.iter().find(|(found, _)| found == name);
         let body = match find("content-length") {
             Some((_, length)) => {
-                let length = length.parse().map_err(|_| broken("a length that is no number"))?;
+                let length =
+                    length.parse().map_err(|_| broken("a content-length that is not a number"))?;
                 self.sized(length).await?
             }
             None if find("transfer-encoding").is_some() => self.chunks().await?,
@@ -136,14 +136,14 @@ impl Wire {
             None => self.rest().await?,
         };
         self.answered += 1;
-        Ok(Answer { status, headers, body })
+        Ok(RawResponse { status, headers, body })
     }
 
     pub async fn head(&mut self) -> io::Result<(u16, Vec<(String, String)>)> {
         loop {
             let line = self.line().await?;
             let status = line.split(' ').nth(1).and_then(|code| code.parse().ok());
-            let status: u16 = status.ok_or_else(|| broken("an answer without a status"))?;
+            let status: u16 = status.ok_or_else(|| broken("an answer without a status code"))?;
             let mut headers = Vec::new();
             loop {
                 let line = self.line().await?;
@@ -154,14 +154,14 @@ impl Wire {
                     headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
                 }
             }
-            // "100 Continue" comes before the answer.
+            // "100 Continue" comes before the actual answer.
             if status != 100 {
                 return Ok((status, headers));
             }
         }
     }
 
-    /// The next chunk of a body; none at its end.
+    /// Reads the next chunk of a body. `None` at its end.
     pub async fn chunk(&mut self) -> io::Result<Option<Vec<u8>>> {
         let line = self.line().await?;
         let length =
@@ -171,7 +171,7 @@ impl Wire {
         Ok((length > 0).then_some(bytes))
     }
 
-    /// Everything until the other side closes.
+    /// Reads until the node closes the connection.
     pub async fn rest(&mut self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         (&mut self.stream).take(BODY_BYTES_MAX).read_to_end(&mut bytes).await?;
@@ -215,8 +215,8 @@ mod tests {
     #[test]
     fn a_request_through_the_tcp_door_carries_its_token() {
         let address = "127.0.0.1:8040".parse().unwrap();
-        let door = Door::Tcp { address, token: "secret".to_owned() };
-        let bytes = Request::post("/v1/x", &serde_json::json!({"a": 1})).bytes(&door);
+        let endpoint = NodeEndpoint::Tcp { address, token: "secret".to_owned() };
+        let bytes = RawRequest::post("/v1/x", &serde_json::json!({"a": 1})).bytes(&endpoint);
         let text = String::from_utf8(bytes).unwrap();
         assert!(text.contains("authorization: Bearer secret\r\n"), "{text}");
         assert!(text.ends_with("content-length: 7\r\n\r\n{\"a\":1}"), "{text}");

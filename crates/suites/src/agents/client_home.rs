@@ -1,5 +1,5 @@
-//! Where one client works: a home, a project and a node of its own, and how a program is run there
-//! to its end. Nothing of the user's is seen from there.
+//! The home of one client: its own home directory, project and node. Runs programs there to their end. They
+//! see no file and no variable of the user who runs the suite.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -11,87 +11,87 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use windlass_testkit::{TestNode, processes};
 
-/// The end of what a program printed; no client of these tests prints more that matters.
+/// How much of a program's output is read, from the end. No client prints more that a check needs.
 const PRINTED_BYTES_MAX: u64 = 4 << 20;
 
-/// One client's surroundings. Dropping it ends the node, and whatever else is left.
+/// The directories and the node of one client. Dropping it ends the node and all processes that are left.
 #[derive(Debug)]
-pub struct Place {
+pub struct ClientHome {
     node: TestNode,
     path: OsString,
 }
 
-/// How a program ended, and what it printed until then.
+/// How a program ended, and what it printed.
 #[derive(Debug)]
-pub struct Ended {
-    pub how: How,
+pub struct ProgramExit {
+    pub cause: ExitCause,
     pub stdout: String,
     pub stderr: String,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub enum How {
-    ByItself(ExitStatus),
-    /// It took longer than this, and was killed.
-    Late(Duration),
+pub enum ExitCause {
+    Exited(ExitStatus),
+    /// The program was killed because it took longer than this.
+    TimedOut(Duration),
 }
 
-impl Ended {
-    pub fn is_well(&self) -> bool {
-        matches!(self.how, How::ByItself(status) if status.success())
+impl ProgramExit {
+    pub fn is_success(&self) -> bool {
+        matches!(self.cause, ExitCause::Exited(status) if status.success())
     }
 
-    /// The last lines of what it said, for a complaint.
-    pub fn last_words(&self) -> String {
+    /// How the program ended and the last lines that it printed, for a failure message.
+    pub fn summary(&self) -> String {
         let said = if self.stderr.trim().is_empty() { &self.stdout } else { &self.stderr };
         let lines: Vec<&str> = said.trim().lines().rev().take(6).collect();
         let lines: Vec<&str> = lines.into_iter().rev().collect();
-        let how = match self.how {
-            How::ByItself(status) => status.to_string(),
-            How::Late(patience) => format!("not ended within {patience:?}"),
+        let how = match self.cause {
+            ExitCause::Exited(status) => status.to_string(),
+            ExitCause::TimedOut(limit) => format!("killed after {limit:?}"),
         };
         format!("{how}: {}", lines.join(" | "))
     }
 }
 
-impl Place {
-    /// Directories only: the node is the client's to start, as with every new user.
+impl ClientHome {
+    /// Creates the directories. The client starts the node, as it does for a new user.
     pub fn prepare(program: &Path, node_bin: &Path) -> Result<Self> {
         let node = TestNode::builder(program).prepare()?;
         let mut path = OsString::new();
         let python = session_python();
-        // The sessions' Python first: beside `node` there is one too.
+        // The sessions' Python comes first, because the directory of `node` also has a Python.
         for directory in python.parent().into_iter().chain([node_bin]) {
             path.push(directory);
             path.push(":");
         }
         path.push("/usr/bin:/bin");
-        let place = Self { node, path };
-        fs::create_dir(place.home())?;
-        fs::create_dir(place.project())?;
-        Ok(place)
+        let home = Self { node, path };
+        fs::create_dir(home.home_dir())?;
+        fs::create_dir(home.project())?;
+        Ok(home)
     }
 
     pub fn node(&self) -> &TestNode {
         &self.node
     }
 
-    pub fn home(&self) -> PathBuf {
+    pub fn home_dir(&self) -> PathBuf {
         self.node.base().join("home")
     }
 
-    /// Where the client is started.
+    /// The working directory of the client.
     pub fn project(&self) -> PathBuf {
         self.node.base().join("project")
     }
 
-    /// A command with an environment of the place's own, in its project.
+    /// A command in the client's project, with none of this process's environment variables.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
         command
             .env_clear()
             .env("PATH", &self.path)
-            .env("HOME", self.home())
+            .env("HOME", self.home_dir())
             .env("LANG", "C.UTF-8")
             .env("WINDLASS_RUNTIME_DIR", &self.node.dirs().runtime)
             .env("WINDLASS_STATE_DIR", &self.node.dirs().state)
@@ -99,10 +99,9 @@ impl Place {
         command
     }
 
-    /// Runs a command to its end, and no longer than `patience`: then it is killed, with all that
-    /// it started.
-    pub async fn run(&self, mut command: Command, patience: Duration) -> Result<Ended> {
-        // Files, since a process that stays behind would hold a pipe open.
+    /// Runs a command to its end. After `limit` the command and its descendants are killed.
+    pub async fn run(&self, mut command: Command, limit: Duration) -> Result<ProgramExit> {
+        // Output goes to files: a process that stays behind would hold a pipe open.
         let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
         let shown = Path::new(command.get_program()).display().to_string();
         let mut child = command
@@ -112,22 +111,21 @@ impl Place {
             .spawn()
             .with_context(|| format!("cannot run {shown}"))?;
         let pid = child.id();
-        let waited = tokio::task::spawn_blocking(move || processes::wait_gone(pid, patience));
-        let how = if waited.await? {
-            How::ByItself(child.wait()?)
+        let waited = tokio::task::spawn_blocking(move || processes::wait_gone(pid, limit));
+        let cause = if waited.await? {
+            ExitCause::Exited(child.wait()?)
         } else {
             let mut pids = processes::descendants(pid);
             pids.push(pid);
             pids.iter().for_each(|pid| processes::kill(*pid));
             child.wait()?;
-            How::Late(patience)
+            ExitCause::TimedOut(limit)
         };
-        Ok(Ended { how, stdout: end_of(&mut stdout)?, stderr: end_of(&mut stderr)? })
+        Ok(ProgramExit { cause, stdout: end_of(&mut stdout)?, stderr: end_of(&mut stderr)? })
     }
 }
 
-/// The Python of the sessions: one with matplotlib where the tests have one, so that plots are
-/// plots.
+/// The Python of the sessions: one with matplotlib if a variable names one, so that the plot check runs.
 pub fn session_python() -> PathBuf {
     std::env::var_os("WINDLASS_TEST_MATPLOTLIB_PYTHON")
         .map_or_else(windlass_testkit::python, PathBuf::from)

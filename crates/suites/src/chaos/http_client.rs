@@ -1,5 +1,5 @@
-//! One client's way to the node: sends requests, repeats them while the node is away, and checks of every
-//! answer what holds for all of them: it comes in time, and a refusal has a code that clients were promised.
+//! Sends the requests of one client and repeats them while the node is down. Checks of every answer that it
+//! comes in time, and that a refusal has an error code of `docs/openapi.json`.
 
 use std::io;
 use std::sync::Arc;
@@ -8,63 +8,71 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::http::{Answer, Door, Request, Wire};
+use super::raw_http::{NodeEndpoint, RawConnection, RawRequest, RawResponse};
 use super::world::World;
 
-/// How long an answer may take beyond what the request itself asked to wait. A stopped process of a fault
-/// stays so for 2 s at most.
+/// How long an answer may take beyond the request's own wait time. A fault stops a process for at most 2 s.
 const ANSWER_MAX: Duration = Duration::from_secs(40);
 
-/// How long a request is repeated while the node is away or refuses for now.
+/// How long a request is repeated while the node is down or refuses with a retryable code.
 const AWAY_MAX: Duration = Duration::from_secs(120);
 
 /// Pauses between attempts.
 const PAUSE_FIRST: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// Codes of refusals that the same request may overcome later.
+/// Error codes after which the same request may succeed later.
 const RETRYABLE: [&str; 4] = ["overloaded", "session_busy", "disk_full", "shutting_down"];
 
-/// The request has no answer, and is not repeated.
+/// Why a request has no answer.
 #[derive(Debug)]
 pub enum NoAnswer {
-    /// The connection did not come about, or broke off.
+    /// The connection could not be made, or it broke.
     Cut(String),
-    /// It took too long; that is a violation, told already.
+    /// The answer took too long. The violation is recorded.
     Late,
-    /// Repeating did not help; that is a violation, told already.
+    /// All repetitions failed. The violation is recorded.
     Away,
 }
 
 #[derive(Debug)]
-pub struct Asker {
+pub struct HttpClient {
     pub world: Arc<World>,
     pub name: String,
-    pub door: Door,
-    wire: Option<Wire>,
+    pub endpoint: NodeEndpoint,
+    connection: Option<RawConnection>,
 }
 
-impl Asker {
-    pub fn new(world: &Arc<World>, name: &str, door: &Door) -> Self {
-        Self { world: Arc::clone(world), name: name.to_owned(), door: door.clone(), wire: None }
+impl HttpClient {
+    pub fn new(world: &Arc<World>, name: &str, endpoint: &NodeEndpoint) -> Self {
+        Self {
+            world: Arc::clone(world),
+            name: name.to_owned(),
+            endpoint: endpoint.clone(),
+            connection: None,
+        }
     }
 
     /// Another connection of the same client.
-    pub fn beside(&self) -> Self {
-        Self::new(&self.world, &self.name, &self.door)
+    pub fn another_connection(&self) -> Self {
+        Self::new(&self.world, &self.name, &self.endpoint)
     }
 
     pub fn violation(&self, kind: &str, text: impl AsRef<str>) {
         self.world.ledger.violation(&self.name, kind, text.as_ref());
     }
 
-    /// Lets go of the connection: the next request makes another.
+    /// Closes the connection. The next request opens a new one.
     pub fn cut(&mut self) {
-        self.wire = None;
+        self.connection = None;
     }
 
-    /// One attempt.
-    pub async fn once(&mut self, request: &Request, wait_ms: u64) -> Result<Answer, NoAnswer> {
+    /// Sends the request once.
+    pub async fn send_once(
+        &mut self,
+        request: &RawRequest,
+        wait_ms: u64,
+    ) -> Result<RawResponse, NoAnswer> {
         self.world.ledger.count("requests");
         let bound = ANSWER_MAX + Duration::from_millis(wait_ms);
         let began = Instant::now();
@@ -79,7 +87,7 @@ impl Asker {
         let answer = match exchanged {
             Ok(Ok(answer)) => answer,
             Ok(Err(fault)) => {
-                self.wire = None;
+                self.connection = None;
                 if fault.kind() == io::ErrorKind::InvalidData {
                     let text = format!("{} {}: {fault}", request.method, request.path);
                     self.violation("garbled", text);
@@ -87,7 +95,7 @@ impl Asker {
                 return Err(NoAnswer::Cut(fault.to_string()));
             }
             Err(_) => {
-                self.wire = None;
+                self.connection = None;
                 let took = began.elapsed().as_secs_f64();
                 let (method, path) = (request.method, &request.path);
                 self.violation("hang", format!("{method} {path}: no answer in {took:.1} s"));
@@ -95,19 +103,23 @@ impl Asker {
             }
         };
         if answer.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close")) {
-            self.wire = None;
+            self.connection = None;
         }
         self.check(request, &answer);
         Ok(answer)
     }
 
-    /// Repeats over broken connections, and over refusals that say so, for a while. Only for requests that
-    /// the node does once however often they come.
-    pub async fn patient(&mut self, request: &Request, wait_ms: u64) -> Result<Answer, NoAnswer> {
+    /// Sends the request, and repeats it after a broken connection or a retryable refusal, for [`AWAY_MAX`].
+    /// Only for idempotent requests.
+    pub async fn send_with_retry(
+        &mut self,
+        request: &RawRequest,
+        wait_ms: u64,
+    ) -> Result<RawResponse, NoAnswer> {
         let began = Instant::now();
         let mut pause = PAUSE_FIRST;
         loop {
-            let last = match self.once(request, wait_ms).await {
+            let last = match self.send_once(request, wait_ms).await {
                 Ok(answer) => match code_of(&answer) {
                     Some(code) if RETRYABLE.contains(&code.as_str()) && code != "session_busy" => {
                         self.world.ledger.count(&format!("refused {code}"));
@@ -120,7 +132,9 @@ impl Asker {
             };
             if began.elapsed() > AWAY_MAX {
                 let (method, path) = (request.method, &request.path);
-                let text = format!("{method} {path}: no success in {AWAY_MAX:?}; last: {last}");
+                let text = format!(
+                    "{method} {path}: no success in {AWAY_MAX:?}; the last attempt: {last}"
+                );
                 self.violation("away", text);
                 return Err(NoAnswer::Away);
             }
@@ -129,8 +143,8 @@ impl Asker {
         }
     }
 
-    /// The answer's body, as it must be.
-    pub fn read<T: DeserializeOwned>(&self, what: &str, answer: &Answer) -> Option<T> {
+    /// Parses the body of an answer. A body that does not parse is a violation.
+    pub fn read<T: DeserializeOwned>(&self, what: &str, answer: &RawResponse) -> Option<T> {
         match serde_json::from_slice(&answer.body) {
             Ok(read) => Some(read),
             Err(fault) => {
@@ -140,18 +154,18 @@ impl Asker {
         }
     }
 
-    async fn exchange(&mut self, request: &Request) -> io::Result<Answer> {
-        let mut wire = match self.wire.take() {
-            Some(wire) => wire,
-            None => Wire::open(&self.door).await?,
+    async fn exchange(&mut self, request: &RawRequest) -> io::Result<RawResponse> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => RawConnection::open(&self.endpoint).await?,
         };
-        wire.write(&request.bytes(&self.door)).await?;
-        let answer = wire.answer().await?;
-        self.wire = Some(wire);
+        connection.write(&request.bytes(&self.endpoint)).await?;
+        let answer = connection.answer().await?;
+        self.connection = Some(connection);
         Ok(answer)
     }
 
-    fn check(&self, request: &Request, answer: &Answer) {
+    fn check(&self, request: &RawRequest, answer: &RawResponse) {
         if let Some(fault) = refusal_fault(&self.world, answer) {
             let (method, path) = (request.method, &request.path);
             self.violation("refusal", format!("{method} {path}: {fault}: {}", answer.shown()));
@@ -159,18 +173,18 @@ impl Asker {
     }
 }
 
-/// What is wrong with a refusal, whatever was asked.
-pub fn refusal_fault(world: &World, answer: &Answer) -> Option<String> {
+/// What is wrong with a refusal, for any request. `None` if nothing is.
+pub fn refusal_fault(world: &World, answer: &RawResponse) -> Option<String> {
     if answer.status < 400 {
         return None;
     }
     let said: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let Some(code) = said["code"].as_str().filter(|code| world.codes.contains(*code)) else {
-        return Some("no code that is in docs/openapi.json".to_owned());
+        return Some("no code of docs/openapi.json".to_owned());
     };
     world.ledger.count(&format!("code {code}"));
     if code == "internal" {
-        return Some("an internal fault".to_owned());
+        return Some("the code is internal".to_owned());
     }
     let retryable = RETRYABLE.contains(&code);
     if said["retryable"].as_bool() != Some(retryable) {
@@ -179,8 +193,8 @@ pub fn refusal_fault(world: &World, answer: &Answer) -> Option<String> {
     None
 }
 
-/// The code of a refusal.
-pub fn code_of(answer: &Answer) -> Option<String> {
+/// The error code of a refusal.
+pub fn code_of(answer: &RawResponse) -> Option<String> {
     let said: Value =
         (answer.status >= 400).then(|| serde_json::from_slice(&answer.body).ok())??;
     said["code"].as_str().map(str::to_owned)
@@ -194,7 +208,8 @@ mod tests {
     fn a_refusal_without_a_promised_code_or_with_the_wrong_retryable_is_a_fault() {
         let world = World::new(1, "/python".into()).unwrap();
         let check = |status: u16, body: &str| {
-            let answer = Answer { status, headers: Vec::new(), body: body.as_bytes().to_vec() };
+            let answer =
+                RawResponse { status, headers: Vec::new(), body: body.as_bytes().to_vec() };
             refusal_fault(&world, &answer).unwrap_or_default()
         };
         assert_eq!(check(200, "anything"), "");
