@@ -16,7 +16,7 @@ use super::operations::{self, OPERATIONS, Operation};
 use super::random::Random;
 use super::raw_http::RawRequest;
 use super::turns;
-use super::world::{SessionFacts, set};
+use super::world::{ChaosSession, set};
 
 /// The number of sessions of one client at a time, without twins.
 const SESSIONS_AT_ONCE: usize = 2;
@@ -95,7 +95,7 @@ impl ChaosClient {
     async fn create(&mut self, random: &mut Random) {
         let world = Arc::clone(&self.http.world);
         let id = self.fresh_id();
-        let facts = Arc::new(SessionFacts::new(&id, &id, world.scarcity.mark()));
+        let facts = Arc::new(ChaosSession::new(&id, &id, world.scarcity.mark()));
         let token = format!("token{:016x}", random.next());
         let mut session = SessionModel::new(&id, &token, facts);
         let mut body = json!({
@@ -197,7 +197,7 @@ impl ChaosClient {
         let world = Arc::clone(&self.http.world);
         let original = &self.sessions[at];
         let (family, scarcity) = (&original.facts.family, original.facts.scarcity);
-        let facts = Arc::new(SessionFacts::new(&id, family, scarcity));
+        let facts = Arc::new(ChaosSession::new(&id, family, scarcity));
         if original.facts.may_end() {
             set(&facts.may_end);
         }

@@ -16,7 +16,7 @@ use super::http_client::HttpClient;
 use super::random::Random;
 use super::raw_http::RawRequest;
 use super::small_disk::SmallDisk;
-use super::world::{SessionFacts, World, set};
+use super::world::{ChaosSession, World, set};
 
 /// The shortest and longest time between two faults.
 const PAUSE_MS_MIN: u64 = 200;
@@ -209,7 +209,7 @@ impl FaultInjector {
     }
 
     /// Picks a session. Returns its facts and the pid of its keeper.
-    async fn pick_keeper(&mut self) -> Option<(Arc<SessionFacts>, u32)> {
+    async fn pick_keeper(&mut self) -> Option<(Arc<ChaosSession>, u32)> {
         let live = self.http.world.live();
         let live: Vec<_> = live.into_iter().filter(|facts| !facts.closing()).collect();
         if live.is_empty() {
@@ -225,7 +225,7 @@ impl FaultInjector {
         is_ours.then_some((facts, keeper))
     }
 
-    fn family(&self, facts: &SessionFacts) -> Vec<Arc<SessionFacts>> {
+    fn family(&self, facts: &ChaosSession) -> Vec<Arc<ChaosSession>> {
         let live = self.http.world.live();
         live.into_iter().filter(|one| one.family == facts.family).collect()
     }
@@ -261,7 +261,7 @@ impl FaultInjector {
 
     /// The processes of all sessions of a family. Twins live on when the keeper of the original dies,
     /// although their processes were below it.
-    async fn processes_of_family(&mut self, facts: &SessionFacts) -> BTreeSet<u32> {
+    async fn processes_of_family(&mut self, facts: &ChaosSession) -> BTreeSet<u32> {
         let mut held = BTreeSet::new();
         for one in self.family(facts) {
             let request = RawRequest::get(format!("/v1/sessions/{}", one.session));

@@ -10,7 +10,7 @@ use windlass_protocol::{ErrorCode, Outcome};
 use super::code::{self, Expected};
 use super::follower::EventFollower;
 use super::random::Random;
-use super::world::{SessionFacts, TroubleMark, World};
+use super::world::{ChaosSession, TroubleMark, World};
 
 /// The kind of a turn, which decides how it may end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub struct TurnModel {
 pub struct SessionModel {
     pub id: String,
     pub token: String,
-    pub facts: Arc<SessionFacts>,
+    pub facts: Arc<ChaosSession>,
     pub turns: Vec<TurnModel>,
     /// The marks in a twin's memory when it was forked.
     pub inherited: Vec<String>,
@@ -64,7 +64,7 @@ pub struct SessionModel {
 }
 
 impl SessionModel {
-    pub fn new(id: &str, token: &str, facts: Arc<SessionFacts>) -> Self {
+    pub fn new(id: &str, token: &str, facts: Arc<ChaosSession>) -> Self {
         Self {
             id: id.to_owned(),
             token: token.to_owned(),
@@ -232,7 +232,7 @@ mod tests {
         SessionModel::new(
             "s",
             "token",
-            Arc::new(SessionFacts::new("s", "s", world.scarcity.mark())),
+            Arc::new(ChaosSession::new("s", "s", world.scarcity.mark())),
         )
     }
 
@@ -251,7 +251,7 @@ mod tests {
         kind: TurnKind,
         outcome: &str,
         code: Option<&str>,
-        prepare: fn(&World, &SessionFacts),
+        prepare: fn(&World, &ChaosSession),
     ) -> bool {
         let world = World::new(1, "/python".into()).unwrap();
         let mut session = model(&world);
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_turn_ends_as_its_code_has_it_unless_a_fault_explains_another_end() {
-        let quiet: fn(&World, &SessionFacts) = |_, _| {};
+        let quiet: fn(&World, &ChaosSession) = |_, _| {};
         assert!(allowed(TurnKind::Plain, "ok", None, quiet));
         assert!(allowed(TurnKind::Failing, "error", None, quiet));
         assert!(allowed(TurnKind::Late, "timed_out", None, quiet));
@@ -277,10 +277,10 @@ mod tests {
         ] {
             assert!(!allowed(TurnKind::Plain, outcome, code, quiet), "{outcome} {code:?}");
         }
-        let hurt: fn(&World, &SessionFacts) = |_, facts| set(&facts.worker_hurt);
+        let hurt: fn(&World, &ChaosSession) = |_, facts| set(&facts.worker_hurt);
         assert!(allowed(TurnKind::Plain, "lost", Some("worker_died"), hurt));
         assert!(!allowed(TurnKind::Plain, "timed_out", Some("deadline_passed"), hurt));
-        let full: fn(&World, &SessionFacts) = |world, _| world.disk.begin();
+        let full: fn(&World, &ChaosSession) = |world, _| world.disk.begin();
         assert!(allowed(TurnKind::Plain, "error", Some("disk_full"), full));
         assert!(!allowed(TurnKind::Plain, "lost", Some("worker_died"), full));
     }

@@ -31,7 +31,7 @@ pub struct World {
     pub node: Trouble,
     over: AtomicBool,
     cuts: watch::Sender<u64>,
-    sessions: Mutex<Vec<Arc<SessionFacts>>>,
+    sessions: Mutex<Vec<Arc<ChaosSession>>>,
 }
 
 /// A condition that begins and ends, possibly several times.
@@ -77,7 +77,7 @@ impl Trouble {
 
 /// What faults and its client have done to one session.
 #[derive(Debug)]
-pub struct SessionFacts {
+pub struct ChaosSession {
     pub session: String,
     /// The id of the family's first session: the session itself, unless it is a twin.
     pub family: String,
@@ -93,7 +93,7 @@ pub struct SessionFacts {
     pub scarcity: TroubleMark,
 }
 
-impl SessionFacts {
+impl ChaosSession {
     pub fn new(session: &str, family: &str, scarcity: TroubleMark) -> Self {
         Self {
             session: session.to_owned(),
@@ -163,7 +163,7 @@ impl World {
         self.cuts.subscribe()
     }
 
-    pub fn born(&self, facts: &Arc<SessionFacts>) {
+    pub fn born(&self, facts: &Arc<ChaosSession>) {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(facts));
     }
 
@@ -172,7 +172,7 @@ impl World {
         sessions.retain(|facts| facts.session != session);
     }
 
-    pub fn live(&self) -> Vec<Arc<SessionFacts>> {
+    pub fn live(&self) -> Vec<Arc<ChaosSession>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

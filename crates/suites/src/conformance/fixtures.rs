@@ -106,7 +106,7 @@ Dot()";
 
 /// A session that exists before the suite runs. Its resources replace those of the suite, by the suite's URI.
 #[derive(Debug, Default)]
-pub struct PreparedSession {
+pub struct FixtureSession {
     resources: BTreeMap<&'static str, String>,
 }
 
@@ -117,7 +117,7 @@ pub const RESOURCES: &[(&str, &str)] = &[
     ("test://static-binary", "an image that a turn displayed"),
 ];
 
-impl PreparedSession {
+impl FixtureSession {
     /// Creates the session and runs its turn.
     pub async fn make(node: &TestNode) -> Result<Self> {
         let client = node.client().await?;
@@ -144,13 +144,13 @@ pub type NameReplacement = (String, String);
 /// Replaces names of the suite by names of Windlass in requests.
 #[derive(Debug, Default)]
 pub struct Translator {
-    prepared: PreparedSession,
+    prepared: FixtureSession,
     sessions: BTreeMap<&'static str, u64>,
     last: u64,
 }
 
 impl Translator {
-    pub fn new(prepared: PreparedSession) -> Self {
+    pub fn new(prepared: FixtureSession) -> Self {
         Self { prepared, ..Self::default() }
     }
 
@@ -281,7 +281,7 @@ mod tests {
     fn a_resource_of_the_suites_becomes_one_of_ours() {
         let ours = "windlass://sessions/s/output".to_owned();
         let resources = BTreeMap::from([("test://static-text", ours.clone())]);
-        let mut translator = Translator::new(PreparedSession { resources });
+        let mut translator = Translator::new(FixtureSession { resources });
         let mut read = json!({"method": "resources/read", "params": {"uri": "test://static-text"}});
         let renamed = translator.translate(&mut read);
         assert_eq!(renamed, Some(Some(("test://static-text".to_owned(), ours.clone()))));

@@ -21,7 +21,7 @@ use anyhow::{Context, Result, ensure};
 use windlass_client::Token;
 use windlass_testkit::TestNode;
 
-use self::fixtures::{PreparedSession, Translator};
+use self::fixtures::{FixtureSession, Translator};
 use self::forward::Forwarder;
 use self::judge::{ScenarioRow, judge};
 use self::results::Check;
@@ -133,7 +133,7 @@ fn with_node<T: Send + 'static>(
         let listen = node.client().await?.node_status().await?.listen;
         let address: SocketAddr = listen.context("the node does not listen")?.parse()?;
         let token = Token::read(&node.dirs().token())?;
-        let translator = Translator::new(PreparedSession::make(&node).await?);
+        let translator = Translator::new(FixtureSession::make(&node).await?);
         let forwarder = Forwarder::start(address, token.as_str(), translator).await?;
         let url = format!("http://{}/mcp", forwarder.address);
         // The suites run in their own thread, because the forwarder needs this one.
