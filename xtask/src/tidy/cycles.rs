@@ -25,13 +25,10 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-use super::finding::{Finding, Severity};
+use super::finding::Finding;
 use super::graph::{self, Edges};
 use super::resolve::{self, Crate, ModulePath};
 use super::rust::{RustFile, below};
-
-/// The severity of this check's findings. It becomes `Error` when the tree has none.
-pub const SEVERITY: Severity = Severity::Warning;
 
 /// A parent and a few children may import each other. A larger cycle is an error.
 const FILES_MAX: usize = 5;

@@ -7,13 +7,10 @@
 
 use syn::visit::{self, Visit};
 
-use super::finding::{Finding, Severity};
+use super::finding::Finding;
 use super::markdown::{self, Block, Kind};
 use super::rust::RustFile;
 use crate::workspace::SourceFile;
-
-/// The severity of this check's findings. It becomes `Error` when the tree has none.
-pub const SEVERITY: Severity = Severity::Warning;
 
 const PAGE: &str = "docs/ARCHITECTURE.md";
 

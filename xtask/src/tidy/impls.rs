@@ -6,12 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::Type;
 use syn::visit::{self, Visit};
 
-use super::finding::{Finding, Severity};
+use super::finding::Finding;
 use super::resolve::{self, Crate, ModulePath};
 use super::rust::{RustFile, below};
-
-/// The severity of this check's findings. It becomes `Error` when the tree has none.
-pub const SEVERITY: Severity = Severity::Warning;
 
 const FILES_MAX: usize = 4;
 

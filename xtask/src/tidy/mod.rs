@@ -54,19 +54,14 @@ pub fn run() -> Result<RunVerdict> {
     Ok(if errors == 0 { RunVerdict::Good } else { RunVerdict::Bad })
 }
 
-/// The checks of the structure of code and docs. Each has its own severity: a check with findings that are
-/// not fixed yet only warns.
+/// The checks of the structure of code and docs.
 fn check_structure(sources: &[SourceFile]) -> Result<Vec<Finding>> {
     let (files, mut findings) = rust::parse(sources);
-    for (severity, found) in [
-        (cycles::SEVERITY, cycles::check(&files)),
-        (fields::SEVERITY, fields::check(&files)?),
-        (impls::SEVERITY, impls::check(&files)),
-        (type_names::SEVERITY, type_names::check(&files)?),
-        (paragraphs::SEVERITY, paragraphs::check(sources)),
-        (diagrams::SEVERITY, diagrams::check(sources, &files)),
-    ] {
-        findings.extend(found.into_iter().map(|finding| Finding { severity, ..finding }));
-    }
+    findings.extend(cycles::check(&files));
+    findings.extend(fields::check(&files)?);
+    findings.extend(impls::check(&files));
+    findings.extend(type_names::check(&files)?);
+    findings.extend(paragraphs::check(sources));
+    findings.extend(diagrams::check(sources, &files));
     Ok(findings)
 }

@@ -2,12 +2,9 @@
 //! 110 columns. Each page starts with a title and a paragraph that says what the page is for. The
 //! architecture page has a maximum length.
 
-use super::finding::{Finding, Severity};
+use super::finding::Finding;
 use super::markdown::{self, Kind};
 use crate::workspace::SourceFile;
-
-/// The severity of this check's findings. It becomes `Error` when the tree has none.
-pub const SEVERITY: Severity = Severity::Warning;
 
 const LINES_MAX: usize = 6;
 

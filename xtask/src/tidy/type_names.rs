@@ -12,11 +12,8 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Ident};
 
 use super::exceptions::{self, Exceptions};
-use super::finding::{Finding, Severity};
+use super::finding::Finding;
 use super::rust::RustFile;
-
-/// The severity of this check's findings. It becomes `Error` when the tree has none.
-pub const SEVERITY: Severity = Severity::Warning;
 
 const LIST: &str = "xtask/type_names.txt";
 

@@ -24,13 +24,13 @@ pub struct ClientHome {
 /// How a program ended, and what it printed.
 #[derive(Debug)]
 pub struct ProgramExit {
-    pub cause: ProgramExitCause,
+    pub cause: ClientExit,
     pub stdout: String,
     pub stderr: String,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub enum ProgramExitCause {
+pub enum ClientExit {
     Exited(ExitStatus),
     /// The program was killed because it took longer than this.
     TimedOut(Duration),
@@ -38,7 +38,7 @@ pub enum ProgramExitCause {
 
 impl ProgramExit {
     pub fn is_success(&self) -> bool {
-        matches!(self.cause, ProgramExitCause::Exited(status) if status.success())
+        matches!(self.cause, ClientExit::Exited(status) if status.success())
     }
 
     /// How the program ended and the last lines that it printed, for a failure message.
@@ -47,8 +47,8 @@ impl ProgramExit {
         let lines: Vec<&str> = said.trim().lines().rev().take(6).collect();
         let lines: Vec<&str> = lines.into_iter().rev().collect();
         let how = match self.cause {
-            ProgramExitCause::Exited(status) => status.to_string(),
-            ProgramExitCause::TimedOut(limit) => format!("killed after {limit:?}"),
+            ClientExit::Exited(status) => status.to_string(),
+            ClientExit::TimedOut(limit) => format!("killed after {limit:?}"),
         };
         format!("{how}: {}", lines.join(" | "))
     }
@@ -113,13 +113,13 @@ impl ClientHome {
         let pid = child.id();
         let waited = tokio::task::spawn_blocking(move || processes::wait_gone(pid, limit));
         let cause = if waited.await? {
-            ProgramExitCause::Exited(child.wait()?)
+            ClientExit::Exited(child.wait()?)
         } else {
             let mut pids = processes::descendants(pid);
             pids.push(pid);
             pids.iter().for_each(|pid| processes::kill(*pid));
             child.wait()?;
-            ProgramExitCause::TimedOut(limit)
+            ClientExit::TimedOut(limit)
         };
         Ok(ProgramExit { cause, stdout: end_of(&mut stdout)?, stderr: end_of(&mut stderr)? })
     }

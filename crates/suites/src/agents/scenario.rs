@@ -12,7 +12,7 @@ use super::install::Installed;
 use super::leftovers;
 use super::png;
 use super::row::CheckRow;
-use super::stub::{ReceivedToolResult, Script, ScriptedCall, Stub, StubTranscript};
+use super::stub::{Script, ScriptedCall, Stub, StubToolResult, StubTranscript};
 use super::{AgentsReport, ClientUnderTest};
 
 /// How long one prompt may take. The first prompt also starts a node, on a machine that may be busy.
@@ -211,7 +211,7 @@ fn judge(scenario: &Scenario, transcript: &StubTranscript) -> Result<(), String>
     pairs.try_for_each(|((_, expect), seen)| meets(*expect, seen))
 }
 
-fn meets(expect: ExpectedResult, seen: &ReceivedToolResult) -> Result<(), String> {
+fn meets(expect: ExpectedResult, seen: &StubToolResult) -> Result<(), String> {
     let sizes: Vec<_> = seen.images.iter().map(|bytes| png::size(bytes)).collect();
     let good = match expect {
         ExpectedResult::Text(words) => seen.text.contains(words),
@@ -229,8 +229,8 @@ fn meets(expect: ExpectedResult, seen: &ReceivedToolResult) -> Result<(), String
 mod tests {
     use super::*;
 
-    fn seen(text: &str, images: &[&[u8]]) -> ReceivedToolResult {
-        ReceivedToolResult {
+    fn seen(text: &str, images: &[&[u8]]) -> StubToolResult {
+        StubToolResult {
             text: text.to_owned(),
             images: images.iter().map(|one| one.to_vec()).collect(),
         }

@@ -124,7 +124,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
 
-    use super::super::client_home::ProgramExitCause;
+    use super::super::client_home::ClientExit;
     use super::*;
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
         let stdout =
             "noise\n{\"check\":\"code runs\",\"passed\":true,\"words\":\"\",\"seconds\":1}\n";
         let ended = ProgramExit {
-            cause: ProgramExitCause::Exited(ExitStatus::from_raw(256)),
+            cause: ClientExit::Exited(ExitStatus::from_raw(256)),
             stdout: stdout.to_owned(),
             stderr: "Traceback\nboom\n".to_owned(),
         };

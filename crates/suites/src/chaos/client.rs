@@ -16,7 +16,7 @@ use super::operations::{self, OPERATIONS, Operation};
 use super::random::Random;
 use super::raw_http::RawRequest;
 use super::turns;
-use super::world::{SessionHistory, set};
+use super::world::{ChaosSession, set};
 
 /// The number of sessions of one client at a time, without twins.
 const SESSIONS_AT_ONCE: usize = 2;
@@ -95,9 +95,9 @@ impl ChaosClient {
     async fn create(&mut self, random: &mut Random) {
         let world = Arc::clone(&self.http.world);
         let id = self.fresh_id();
-        let history = Arc::new(SessionHistory::new(&id, &id, world.scarcity.mark()));
+        let facts = Arc::new(ChaosSession::new(&id, &id, world.scarcity.mark()));
         let token = format!("token{:016x}", random.next());
-        let mut session = SessionModel::new(&id, &token, history);
+        let mut session = SessionModel::new(&id, &token, facts);
         let mut body = json!({
             "id": id,
             "interpreter": world.interpreter,
@@ -117,14 +117,14 @@ impl ChaosClient {
         // The session exists already if the first answer was lost and the request was repeated.
         let exists = code_of(&answer).as_deref() == Some("session_exists");
         if answer.status != 201 && !exists {
-            match world.scarcity.since(session.history.scarcity) || world.limits.since(limits) {
+            match world.scarcity.since(session.facts.scarcity) || world.limits.since(limits) {
                 true => world.ledger.count("creates refused"),
                 false => self.http.violation("create", format!("{id}: {}", answer.shown())),
             }
             return;
         }
         world.ledger.count("sessions");
-        world.born(&session.history);
+        world.born(&session.facts);
         if random.chance(60) {
             session.follower = Some(EventFollower::start(&self.http, &id, random.clone()));
         }
@@ -152,7 +152,7 @@ impl ChaosClient {
     async fn end(&mut self, at: usize, random: &mut Random) {
         let mut session = self.sessions.remove(at);
         let checked = judge::running(&mut self.http, &mut session, random).await;
-        set(&session.history.closing);
+        set(&session.facts.closing);
         let path = format!("{}?grace_ms={}", session.path(), random.pick(&[0, 500]));
         let closed = self.http.send_with_retry(&RawRequest::delete(path), 1000).await;
         if let Ok(answer) = &closed {
@@ -196,15 +196,15 @@ impl ChaosClient {
         }
         let world = Arc::clone(&self.http.world);
         let original = &self.sessions[at];
-        let (family, scarcity) = (&original.history.family, original.history.scarcity);
-        let history = Arc::new(SessionHistory::new(&id, family, scarcity));
-        if original.history.may_end() {
-            set(&history.may_end);
+        let (family, scarcity) = (&original.facts.family, original.facts.scarcity);
+        let facts = Arc::new(ChaosSession::new(&id, family, scarcity));
+        if original.facts.may_end() {
+            set(&facts.may_end);
         }
-        let mut twin = SessionModel::new(&id, &original.token, history);
+        let mut twin = SessionModel::new(&id, &original.token, facts);
         twin.inherited = seen;
         world.ledger.count("forks");
-        world.born(&twin.history);
+        world.born(&twin.facts);
         if random.chance(60) {
             twin.follower = Some(EventFollower::start(&self.http, &id, random.clone()));
         }

@@ -1,5 +1,5 @@
 //! Injects faults while the clients work. The seed decides which fault comes when. Before a fault happens,
-//! the session history records what it may cause. After it has happened, the ledger counts it.
+//! the session facts record what it may cause. After it has happened, the ledger counts it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use super::http_client::HttpClient;
 use super::random::Random;
 use super::raw_http::RawRequest;
 use super::small_disk::SmallDisk;
-use super::world::{SessionHistory, World, set};
+use super::world::{ChaosSession, World, set};
 
 /// The shortest and longest time between two faults.
 const PAUSE_MS_MIN: u64 = 200;
@@ -182,18 +182,18 @@ impl FaultInjector {
             return;
         };
         let Some(list) = self.http.read::<SessionList>("the sessions", &answer) else { return };
-        for history in before {
-            let starved = world.scarcity.since(history.scarcity);
+        for facts in before {
+            let starved = world.scarcity.since(facts.scarcity);
             let may_be_gone =
-                history.may_end() || history.worker_killed() || history.closing() || starved;
-            let is_there = list.sessions.iter().any(|found| found.id.as_str() == history.session);
+                facts.may_end() || facts.worker_killed() || facts.closing() || starved;
+            let is_there = list.sessions.iter().any(|found| found.id.as_str() == facts.session);
             if !is_there && !may_be_gone {
-                let request = RawRequest::get(format!("/v1/sessions/{}", history.session));
+                let request = RawRequest::get(format!("/v1/sessions/{}", facts.session));
                 let said = self.http.send_with_retry(&request, 0).await;
                 let said = said.map(|answer| answer.shown()).unwrap_or_default();
                 // The session's client may have closed it during the restart.
-                if !history.closing() {
-                    let text = format!("{} is missing after a restart: {said}", history.session);
+                if !facts.closing() {
+                    let text = format!("{} is missing after a restart: {said}", facts.session);
                     self.http.violation("session", text);
                 }
             }
@@ -208,31 +208,31 @@ impl FaultInjector {
         let _ = kill_process(process, Signal::CONT);
     }
 
-    /// Picks a session. Returns its history and the pid of its keeper.
-    async fn pick_keeper(&mut self) -> Option<(Arc<SessionHistory>, u32)> {
+    /// Picks a session. Returns its facts and the pid of its keeper.
+    async fn pick_keeper(&mut self) -> Option<(Arc<ChaosSession>, u32)> {
         let live = self.http.world.live();
-        let live: Vec<_> = live.into_iter().filter(|history| !history.closing()).collect();
+        let live: Vec<_> = live.into_iter().filter(|facts| !facts.closing()).collect();
         if live.is_empty() {
             return None;
         }
-        let history = Arc::clone(self.random.pick(&live));
-        let request = RawRequest::get(format!("/v1/sessions/{}", history.session));
+        let facts = Arc::clone(self.random.pick(&live));
+        let request = RawRequest::get(format!("/v1/sessions/{}", facts.session));
         let answer = self.http.send_with_retry(&request, 0).await.ok()?;
         let found: Session = serde_json::from_slice(&answer.body).ok()?;
         let keeper = found.keeper_pid.filter(|_| found.ended.is_none())?;
         // The pid of an ended keeper may belong to another process now.
         let is_ours = processes::name(keeper).is_some_and(|name| name.starts_with("windlass"));
-        is_ours.then_some((history, keeper))
+        is_ours.then_some((facts, keeper))
     }
 
-    fn family(&self, history: &SessionHistory) -> Vec<Arc<SessionHistory>> {
+    fn family(&self, facts: &ChaosSession) -> Vec<Arc<ChaosSession>> {
         let live = self.http.world.live();
-        live.into_iter().filter(|one| one.family == history.family).collect()
+        live.into_iter().filter(|one| one.family == facts.family).collect()
     }
 
     async fn kill_keeper(&mut self) -> Result<bool> {
-        let Some((history, keeper)) = self.pick_keeper().await else { return Ok(false) };
-        for one in self.family(&history) {
+        let Some((facts, keeper)) = self.pick_keeper().await else { return Ok(false) };
+        for one in self.family(&facts) {
             set(&one.may_end);
         }
         let below = processes::descendants(keeper);
@@ -245,14 +245,14 @@ impl FaultInjector {
         });
         let mut left = gone.await?;
         if !left.is_empty() {
-            let others = self.processes_of_family(&history).await;
+            let others = self.processes_of_family(&facts).await;
             left.retain(|pid| !others.contains(pid));
         }
         let left: Vec<_> = left.into_iter().map(processes::arguments).collect();
         if !left.is_empty() {
             let text = format!(
                 "{}: its keeper is dead, but these processes live: {left:?}",
-                history.session
+                facts.session
             );
             self.http.violation("left", text);
         }
@@ -261,9 +261,9 @@ impl FaultInjector {
 
     /// The processes of all sessions of a family. Twins live on when the keeper of the original dies,
     /// although their processes were below it.
-    async fn processes_of_family(&mut self, history: &SessionHistory) -> BTreeSet<u32> {
+    async fn processes_of_family(&mut self, facts: &ChaosSession) -> BTreeSet<u32> {
         let mut held = BTreeSet::new();
-        for one in self.family(history) {
+        for one in self.family(facts) {
             let request = RawRequest::get(format!("/v1/sessions/{}", one.session));
             let Ok(answer) = self.http.send_with_retry(&request, 0).await else { continue };
             let found = serde_json::from_slice::<Session>(&answer.body).ok();
@@ -277,16 +277,16 @@ impl FaultInjector {
     }
 
     async fn pause_keeper(&mut self) -> Result<bool> {
-        let Some((history, keeper)) = self.pick_keeper().await else { return Ok(false) };
-        set(&history.worker_hurt);
+        let Some((facts, keeper)) = self.pick_keeper().await else { return Ok(false) };
+        set(&facts.worker_hurt);
         self.pause(keeper).await;
         Ok(true)
     }
 
     async fn kill_worker(&mut self) -> Result<bool> {
-        let Some((history, keeper)) = self.pick_keeper().await else { return Ok(false) };
+        let Some((facts, keeper)) = self.pick_keeper().await else { return Ok(false) };
         // The workers of a whole family are below the keeper of its first session.
-        for one in self.family(&history) {
+        for one in self.family(&facts) {
             set(&one.worker_hurt);
             set(&one.worker_killed);
         }

@@ -10,7 +10,7 @@ use windlass_protocol::{ErrorCode, Outcome};
 use super::code::{self, Expected};
 use super::follower::EventFollower;
 use super::random::Random;
-use super::world::{SessionHistory, TroubleMark, World};
+use super::world::{ChaosSession, TroubleMark, World};
 
 /// The kind of a turn, which decides how it may end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub struct TurnModel {
 pub struct SessionModel {
     pub id: String,
     pub token: String,
-    pub history: Arc<SessionHistory>,
+    pub facts: Arc<ChaosSession>,
     pub turns: Vec<TurnModel>,
     /// The marks in a twin's memory when it was forked.
     pub inherited: Vec<String>,
@@ -64,11 +64,11 @@ pub struct SessionModel {
 }
 
 impl SessionModel {
-    pub fn new(id: &str, token: &str, history: Arc<SessionHistory>) -> Self {
+    pub fn new(id: &str, token: &str, facts: Arc<ChaosSession>) -> Self {
         Self {
             id: id.to_owned(),
             token: token.to_owned(),
-            history,
+            facts,
             turns: Vec::new(),
             inherited: Vec::new(),
             follower: None,
@@ -125,22 +125,20 @@ impl SessionModel {
 
     /// Whether the faults so far explain that the session ends although its client did not close it.
     pub fn may_end(&self, world: &World) -> bool {
-        let history = &self.history;
-        history.closing()
-            || history.worker_killed()
-            || self.may_end_by(world, EndReason::KeeperLost)
+        let facts = &self.facts;
+        facts.closing() || facts.worker_killed() || self.may_end_by(world, EndReason::KeeperLost)
     }
 
     /// Whether the faults so far explain this reason, although the client did not close the session.
     pub fn may_end_by(&self, world: &World, reason: EndReason) -> bool {
-        let history = &self.history;
-        let start_failed = history.worker_killed() && reason == EndReason::StartFailed;
-        history.may_end() || start_failed || world.scarcity.since(history.scarcity)
+        let facts = &self.facts;
+        let start_failed = facts.worker_killed() && reason == EndReason::StartFailed;
+        facts.may_end() || start_failed || world.scarcity.since(facts.scarcity)
     }
 
     /// Whether a fault may have lost the session's state.
     pub fn may_lose(&self, world: &World) -> bool {
-        self.may_end(world) || self.history.worker_hurt()
+        self.may_end(world) || self.facts.worker_hurt()
     }
 
     /// Records the end of a turn. Returns what is wrong with it, if anything is.
@@ -234,7 +232,7 @@ mod tests {
         SessionModel::new(
             "s",
             "token",
-            Arc::new(SessionHistory::new("s", "s", world.scarcity.mark())),
+            Arc::new(ChaosSession::new("s", "s", world.scarcity.mark())),
         )
     }
 
@@ -253,18 +251,18 @@ mod tests {
         kind: TurnKind,
         outcome: &str,
         code: Option<&str>,
-        prepare: fn(&World, &SessionHistory),
+        prepare: fn(&World, &ChaosSession),
     ) -> bool {
         let world = World::new(1, "/python".into()).unwrap();
         let mut session = model(&world);
         session.expect(&world, "s-1", kind, Expected::Anything);
-        prepare(&world, &session.history);
+        prepare(&world, &session.facts);
         session.ended(&world, &turn(outcome, code)).is_none()
     }
 
     #[test]
     fn a_turn_ends_as_its_code_has_it_unless_a_fault_explains_another_end() {
-        let quiet: fn(&World, &SessionHistory) = |_, _| {};
+        let quiet: fn(&World, &ChaosSession) = |_, _| {};
         assert!(allowed(TurnKind::Plain, "ok", None, quiet));
         assert!(allowed(TurnKind::Failing, "error", None, quiet));
         assert!(allowed(TurnKind::Late, "timed_out", None, quiet));
@@ -279,10 +277,10 @@ mod tests {
         ] {
             assert!(!allowed(TurnKind::Plain, outcome, code, quiet), "{outcome} {code:?}");
         }
-        let hurt: fn(&World, &SessionHistory) = |_, history| set(&history.worker_hurt);
+        let hurt: fn(&World, &ChaosSession) = |_, facts| set(&facts.worker_hurt);
         assert!(allowed(TurnKind::Plain, "lost", Some("worker_died"), hurt));
         assert!(!allowed(TurnKind::Plain, "timed_out", Some("deadline_passed"), hurt));
-        let full: fn(&World, &SessionHistory) = |world, _| world.disk.begin();
+        let full: fn(&World, &ChaosSession) = |world, _| world.disk.begin();
         assert!(allowed(TurnKind::Plain, "error", Some("disk_full"), full));
         assert!(!allowed(TurnKind::Plain, "lost", Some("worker_died"), full));
     }

@@ -343,7 +343,7 @@ fn check_session(world: &World, http: &HttpClient, session: &SessionModel, found
     }
     match &found.ended {
         None => http.violation("session", format!("{} ended without a reason", session.id)),
-        Some(ended) if !session.history.closing() && !session.may_end_by(world, ended.reason) => {
+        Some(ended) if !session.facts.closing() && !session.may_end_by(world, ended.reason) => {
             http.violation(
                 "session",
                 format!("{} ended without being closed: {ended:?}", session.id),

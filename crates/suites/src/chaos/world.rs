@@ -31,7 +31,7 @@ pub struct World {
     pub node: Trouble,
     over: AtomicBool,
     cuts: watch::Sender<u64>,
-    sessions: Mutex<Vec<Arc<SessionHistory>>>,
+    sessions: Mutex<Vec<Arc<ChaosSession>>>,
 }
 
 /// A condition that begins and ends, possibly several times.
@@ -77,7 +77,7 @@ impl Trouble {
 
 /// What faults and its client have done to one session.
 #[derive(Debug)]
-pub struct SessionHistory {
+pub struct ChaosSession {
     pub session: String,
     /// The id of the family's first session: the session itself, unless it is a twin.
     pub family: String,
@@ -93,7 +93,7 @@ pub struct SessionHistory {
     pub scarcity: TroubleMark,
 }
 
-impl SessionHistory {
+impl ChaosSession {
     pub fn new(session: &str, family: &str, scarcity: TroubleMark) -> Self {
         Self {
             session: session.to_owned(),
@@ -163,16 +163,16 @@ impl World {
         self.cuts.subscribe()
     }
 
-    pub fn born(&self, history: &Arc<SessionHistory>) {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(history));
+    pub fn born(&self, facts: &Arc<ChaosSession>) {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(facts));
     }
 
     pub fn gone(&self, session: &str) {
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.retain(|history| history.session != session);
+        sessions.retain(|facts| facts.session != session);
     }
 
-    pub fn live(&self) -> Vec<Arc<SessionHistory>> {
+    pub fn live(&self) -> Vec<Arc<ChaosSession>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

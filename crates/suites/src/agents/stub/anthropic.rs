@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use super::script::{ModelReply, ReceivedToolResult};
+use super::script::{ModelReply, StubToolResult};
 use super::{AgentTool, Dialect, ReplyBody, items};
 
 #[derive(Debug)]
@@ -16,7 +16,7 @@ impl Dialect for Messages {
         names.map(|name| AgentTool { name: name.to_owned(), namespace: None }).collect()
     }
 
-    fn results(&self, request: &Value) -> Vec<(String, ReceivedToolResult)> {
+    fn results(&self, request: &Value) -> Vec<(String, StubToolResult)> {
         let blocks =
             items(&request["messages"]).iter().flat_map(|message| items(&message["content"]));
         let results = blocks.filter(|block| block["type"] == "tool_result");
@@ -73,8 +73,8 @@ fn in_pieces(block: &Value) -> (Value, Value) {
 }
 
 /// A result is one text, or a list of texts and images.
-fn tool_result(content: &Value) -> ReceivedToolResult {
-    let mut result = ReceivedToolResult::default();
+fn tool_result(content: &Value) -> StubToolResult {
+    let mut result = StubToolResult::default();
     if let Some(text) = content.as_str() {
         text.clone_into(&mut result.text);
     }

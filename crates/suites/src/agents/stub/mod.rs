@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use self::script::ModelReply;
-pub use self::script::{ReceivedToolResult, Script, ScriptedCall};
+pub use self::script::{Script, ScriptedCall, StubToolResult};
 
 /// The largest request, images included.
 const REQUEST_BYTES_MAX: usize = 32 << 20;
@@ -36,7 +36,7 @@ trait Dialect {
     /// The tools that the client offers to the model.
     fn offers(&self, request: &Value) -> Vec<AgentTool>;
     /// The tool results in the request, oldest first, each with the id of its call.
-    fn results(&self, request: &Value) -> Vec<(String, ReceivedToolResult)>;
+    fn results(&self, request: &Value) -> Vec<(String, StubToolResult)>;
     /// The body of the reply. `number` makes its ids unique.
     fn answer(&self, request: &Value, reply: &ModelReply, number: usize) -> ReplyBody;
 }
@@ -78,7 +78,7 @@ pub struct Stub {
 #[derive(Debug, Default)]
 pub struct StubTranscript {
     /// The results of the script's calls in order, from the last request.
-    pub results: Vec<ReceivedToolResult>,
+    pub results: Vec<StubToolResult>,
     /// Whether the client gave only the name of a tool, so that the model had to search for it.
     pub searched: bool,
     /// Why the conversation stopped.

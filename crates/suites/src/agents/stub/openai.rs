@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use super::script::{ModelReply, ReceivedToolResult};
+use super::script::{ModelReply, StubToolResult};
 use super::{AgentTool, Dialect, ReplyBody, items};
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Dialect for Responses {
         offers
     }
 
-    fn results(&self, request: &Value) -> Vec<(String, ReceivedToolResult)> {
+    fn results(&self, request: &Value) -> Vec<(String, StubToolResult)> {
         let outputs = items(&request["input"]);
         let outputs = outputs.iter().filter(|item| item["type"] == "function_call_output");
         outputs
@@ -85,8 +85,8 @@ impl Dialect for Responses {
 }
 
 /// An output is one text, or a list of texts and images.
-fn tool_result(output: &Value) -> ReceivedToolResult {
-    let mut result = ReceivedToolResult::default();
+fn tool_result(output: &Value) -> StubToolResult {
+    let mut result = StubToolResult::default();
     if let Some(text) = output.as_str() {
         text.clone_into(&mut result.text);
     }

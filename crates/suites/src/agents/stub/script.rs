@@ -47,7 +47,7 @@ impl ModelReply {
 
 /// A tool result as the model receives it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ReceivedToolResult {
+pub struct StubToolResult {
     pub text: String,
     /// Images, decoded from base64.
     pub images: Vec<Vec<u8>>,
@@ -64,7 +64,7 @@ impl Script {
     /// The reply to a request with these tool results and these offered tools.
     pub fn reply(
         &self,
-        results: &[(String, ReceivedToolResult)],
+        results: &[(String, StubToolResult)],
         offers: &[AgentTool],
     ) -> Result<ModelReply, String> {
         let done = results.iter().filter(|(id, _)| id.starts_with(STEP_ID_PREFIX)).count();
@@ -92,7 +92,7 @@ impl Script {
 }
 
 /// The results of the script's calls, without those of searches.
-pub fn results_of_steps(results: Vec<(String, ReceivedToolResult)>) -> Vec<ReceivedToolResult> {
+pub fn results_of_steps(results: Vec<(String, StubToolResult)>) -> Vec<StubToolResult> {
     let steps = results.into_iter().filter(|(id, _)| id.starts_with(STEP_ID_PREFIX));
     steps.map(|(_, seen)| seen).collect()
 }

@@ -26,8 +26,8 @@ fn offer(namespace: Option<&str>, name: &str) -> AgentTool {
     AgentTool { name: name.to_owned(), namespace: namespace.map(str::to_owned) }
 }
 
-fn result(id: &str) -> (String, ReceivedToolResult) {
-    (id.to_owned(), ReceivedToolResult::default())
+fn result(id: &str) -> (String, StubToolResult) {
+    (id.to_owned(), StubToolResult::default())
 }
 
 #[test]
@@ -110,8 +110,8 @@ fn both_apis_tell_texts_and_pictures_of_a_result() {
         ] },
     ] });
     let picture = b"\x89PNG\r\n\x1a\n".to_vec();
-    let one = ReceivedToolResult { text: "one".to_owned(), images: Vec::new() };
-    let two = ReceivedToolResult { text: "two\n".to_owned(), images: vec![picture] };
+    let one = StubToolResult { text: "one".to_owned(), images: Vec::new() };
+    let two = StubToolResult { text: "two\n".to_owned(), images: vec![picture] };
     let expected = [("a".to_owned(), one), ("b".to_owned(), two)];
     assert_eq!(Responses.results(&openai), expected);
     assert_eq!(Messages.results(&anthropic), expected);
@@ -212,10 +212,7 @@ async fn the_stub_plays_its_script_beside_other_requests_and_keeps_what_it_heard
     assert!(status.contains("404"), "{status}");
     let transcript = stub.transcript();
     assert_eq!(transcript.paths, ["/v1/messages", "/v1/messages", "/v1/elsewhere"]);
-    assert_eq!(
-        transcript.results,
-        [ReceivedToolResult { text: "1".to_owned(), images: Vec::new() }]
-    );
+    assert_eq!(transcript.results, [StubToolResult { text: "1".to_owned(), images: Vec::new() }]);
     assert_eq!(transcript.fault, None);
 }
 
