@@ -51,9 +51,10 @@ pub fn cpu_us(pid: u32) -> Result<f64> {
         .with_context(|| format!("cannot list the threads of process {pid}"))?;
     let mut total_ns = 0.0;
     for thread in threads {
-        // A thread that has ended meanwhile has no figures any more.
+        // The file is missing if the thread has ended meanwhile.
         let Ok(text) = fs::read_to_string(thread?.path().join("schedstat")) else { continue };
-        let first = text.split_ascii_whitespace().next().context("an empty schedstat")?;
+        let first =
+            text.split_ascii_whitespace().next().context("the schedstat of a thread is empty")?;
         total_ns += first.parse::<f64>()?;
     }
     Ok(total_ns / 1000.0)
