@@ -123,6 +123,7 @@ pub(crate) fn start(
     hold: Hold,
     pooled: Option<PooledWorker>,
     zygote: Option<OwnedFd>,
+    meanwhile: impl FnOnce(&Plan),
 ) -> Result<StartedWorker, WorkerStartError> {
     let mut plan: Plan = serde_json::from_str(&launch.plan)?;
     if let (Some(family), Some(room)) = (&launch.family, room) {
@@ -133,7 +134,8 @@ pub(crate) fn start(
         let _ = rustix::thread::set_name(crate::NAME);
         match worker.rest_of(&plan) {
             Some(rest) => {
-                return Ok(StartedWorker::of(worker.give(&job(&rest))?, StartedBy::Pool, lines));
+                let started = worker.give(&job(&rest), || meanwhile(&plan))?;
+                return Ok(StartedWorker::of(started, StartedBy::Pool, lines));
             }
             None => worker.end(),
         }
@@ -142,14 +144,17 @@ pub(crate) fn start(
         match fork(zygote.as_fd(), WorkerShape::of(&plan), hold, &launch.cgroups) {
             Ok((worker, lines)) => {
                 let rest = Plan { controls: Vec::new(), ..plan.clone() };
-                return Ok(StartedWorker::of(worker.give(&job(&rest))?, StartedBy::Zygote, lines));
+                let started = worker.give(&job(&rest), || meanwhile(&plan))?;
+                return Ok(StartedWorker::of(started, StartedBy::Zygote, lines));
             }
             Err(error) => {
                 complain!("keeper: cannot fork from the zygote, running the program: {error}")
             }
         }
     }
-    run(launch, &plan)
+    let started = run(launch, &plan);
+    meanwhile(&plan);
+    started
 }
 
 fn fork(

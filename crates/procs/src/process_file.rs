@@ -1,11 +1,17 @@
 //! Reads files of `/proc/PID`. Several of them contain the process's name, which the process chooses and
 //! which need not be UTF-8. The files are read as bytes, so that no process can hide by its name.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
+
+/// Bytes of the first read: more than most of these files have.
+const READ_BYTES: usize = 4096;
 
 /// The content of `/proc/PID/FILE`, with a replacement character for each sequence that is not UTF-8.
 pub fn read(pid: u32, file: &str) -> io::Result<String> {
-    let bytes = std::fs::read(format!("/proc/{pid}/{file}"))?;
+    // The kernel reports no size for these files: without room, reading would begin with a few bytes.
+    let mut bytes = Vec::with_capacity(READ_BYTES);
+    File::open(format!("/proc/{pid}/{file}"))?.read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

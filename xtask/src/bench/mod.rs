@@ -47,6 +47,10 @@ const BENCHES: &[Measurement] = &[
         figures: &["turn_cpu_us", "turn_cpu_worker_us", "turn_cpu_node_us", "turn_cpu_keeper_us"],
         measure: turn_cpu::measure,
     },
+    Measurement {
+        figures: &["output_cpu_node_us", "output_cpu_keeper_us"],
+        measure: turn_cpu::output,
+    },
     Measurement { figures: &["turns_per_s_1"], measure: throughput::one },
     Measurement { figures: &["turns_per_s_10"], measure: throughput::ten },
     Measurement { figures: &["turns_per_s_100"], measure: throughput::hundred },

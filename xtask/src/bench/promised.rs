@@ -25,8 +25,9 @@ enum Bound {
 
 const PROMISES: &[Promise] = &[
     Promise { figure: "warm_turn", of: Part::Ratio, bound: Bound::AtMost(5.0) },
+    Promise { figure: "turn_cpu_us", of: Part::P50, bound: Bound::AtMost(90.0) },
     Promise { figure: "first_answer_zygote_np", of: Part::P50, bound: Bound::AtMost(10.0) },
-    Promise { figure: "first_answer_pool_np", of: Part::P50, bound: Bound::AtMost(3.0) },
+    Promise { figure: "first_answer_pool_np_own", of: Part::P50, bound: Bound::AtMost(4.0) },
     Promise { figure: "fork_live", of: Part::P50, bound: Bound::AtMost(25.0) },
     Promise { figure: "idle_session_all_mib", of: Part::P50, bound: Bound::AtMost(4.0) },
     Promise { figure: "sessions_answering", of: Part::Ratio, bound: Bound::AtLeast(1.0) },

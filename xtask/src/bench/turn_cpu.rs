@@ -9,6 +9,10 @@ use super::figure::Figure;
 use super::node::{BenchNode, block_on};
 use crate::machine::{Tree, cpu_us, pids_inwards};
 
+/// MiB of output in one sample of `output_cpu_node_us`.
+const OUTPUT_MIB: usize = 64;
+const OUTPUT_SAMPLES: usize = 5;
+
 const PARTS: usize = 20;
 const TURNS: usize = 4000;
 const WARM_UP_TURNS: usize = 500;
@@ -48,6 +52,31 @@ pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
             Figure::of("turn_cpu_worker_us", "us", worker),
             Figure::of("turn_cpu_node_us", "us", node),
             Figure::of("turn_cpu_keeper_us", "us", keeper),
+        ])
+    })
+}
+
+pub fn output(plan: &BenchPlan) -> Result<Vec<Figure>> {
+    block_on(async {
+        let bench = BenchNode::start().await?;
+        let session = bench.session().await?;
+        let known = bench.client.session(&session).await?;
+        let keeper = known.keeper_pid.context("the session has no keeper")?;
+        let processes = [bench.node.pid(), keeper];
+        let code = format!("for _ in range({OUTPUT_MIB}): print('x' * 1048575)");
+        let mut samples: [Vec<f64>; 2] = Default::default();
+        for _ in 0..plan.rounds(OUTPUT_SAMPLES) {
+            let before = processes.map(cpu_us);
+            let turn = bench.run(&session, &code).await?;
+            ensure!(turn.output.bytes == (OUTPUT_MIB << 20) as u64, "{} bytes", turn.output.bytes);
+            for ((of_one, pid), before) in samples.iter_mut().zip(processes).zip(before) {
+                of_one.push((cpu_us(pid)? - before?) / OUTPUT_MIB as f64);
+            }
+        }
+        let [node, keeper] = &samples;
+        Ok(vec![
+            Figure::of("output_cpu_node_us", "us", node),
+            Figure::of("output_cpu_keeper_us", "us", keeper),
         ])
     })
 }

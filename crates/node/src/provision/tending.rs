@@ -1,6 +1,8 @@
 //! The task that tends environments while the node runs. It starts zygotes that sessions use, ends idle
 //! ones, and makes and ends pooled workers as the pools decide.
 
+use std::fs::File;
+use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -237,9 +239,17 @@ async fn make(
     provision.environments.wanted.notify_one();
 }
 
+/// More bytes than `/proc/meminfo` has.
+const MEMINFO_BYTES: usize = 4096;
+
 /// Whether the machine has memory for another pooled worker.
 fn memory() -> FreeMemory {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    // The kernel reports no size for this file: without room, reading would begin with a few bytes.
+    let mut text = String::with_capacity(MEMINFO_BYTES);
+    let read = File::open("/proc/meminfo").and_then(|mut file| file.read_to_string(&mut text));
+    if read.is_err() {
+        text.clear();
+    }
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let free = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
     // If the kernel does not report it, assume that there is enough.
