@@ -46,6 +46,9 @@ impl std::ops::AddAssign for FreedSpace {
     }
 }
 
+/// How often an entry is looked at again because it was swapped meanwhile. After that the removal fails.
+const SWAPS_MAX: usize = 100;
+
 /// Removes `name` from the directory `above`, with everything beneath it.
 pub(super) fn tree(above: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<FreedSpace> {
     let freed = FreedSpace::default();
@@ -70,7 +73,24 @@ struct TreeRemoval<'a> {
 }
 
 impl TreeRemoval<'_> {
+    /// Removes an entry. A session may swap a directory for a symlink between two calls: then the entry is looked
+    /// at again.
     fn entry(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        name: &OsStr,
+        depth: usize,
+    ) -> rustix::io::Result<()> {
+        for _ in 0..SWAPS_MAX {
+            match self.entry_as_it_is(directory, name, depth) {
+                Err(Errno::NOTDIR | Errno::LOOP) => {}
+                done => return done,
+            }
+        }
+        Err(Errno::BUSY)
+    }
+
+    fn entry_as_it_is(
         &mut self,
         directory: BorrowedFd<'_>,
         name: &OsStr,

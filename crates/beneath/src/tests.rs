@@ -487,12 +487,13 @@ fn nothing_outside_is_counted_or_removed_while_directories_are_swapped_for_links
                 }
             }
         });
-        for _ in 0..50 {
-            let found = fixture.open().measure_tree("tree", &mut meter(LinkedFiles::AtFirstName));
-            assert!(found.unwrap().bytes < 8 << 20);
-        }
-        fixture.open().remove_tree("tree").unwrap();
+        let measured: Vec<_> = (0..50)
+            .map(|_| fixture.open().measure_tree("tree", &mut meter(LinkedFiles::AtFirstName)))
+            .collect();
+        let removed = fixture.open().remove_tree("tree");
         stop.store(true, ordering);
+        assert!(measured.into_iter().all(|found| found.unwrap().bytes < 8 << 20));
+        removed.unwrap();
     });
     assert_eq!(fixture.outside.join("large").metadata().unwrap().len(), 8 << 20);
     std::fs::remove_file(fixture.outside.join("large")).unwrap();

@@ -98,8 +98,8 @@ mod tests {
 
     #[test]
     fn a_promise_is_kept_at_its_bound_and_not_beyond_it() {
-        assert_eq!(judge(&all_at(3.0)), RunVerdict::Good);
-        assert_eq!(judge(&all_at(3.1)), RunVerdict::Bad);
+        assert_eq!(judge(&all_at(4.0)), RunVerdict::Good);
+        assert_eq!(judge(&all_at(4.1)), RunVerdict::Bad);
     }
 
     #[test]

@@ -179,7 +179,7 @@ fn open_writes_everything_that_is_not_hidden() {
         r#"{"preset": "open"}"#,
         &machine(),
         &expect![[r#"
-            full network Machine sockets unix Local internet MachineSupport
+            full network Machine sockets unix Local internet Machine
             machine Write
             private /run Some(67108864)
             private /tmp Some(1073741824)

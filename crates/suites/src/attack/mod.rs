@@ -11,7 +11,7 @@ mod user;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use windlass_protocol::confinement::Isolation;
 use windlass_testkit::attacks::{self, Attack, NetworkSetting};
 
@@ -52,11 +52,18 @@ pub fn run(args: &Args) -> Result<RunVerdict> {
         return Ok(RunVerdict::Good);
     }
     let program = workspace::windlass()?;
-    let mut rows = Vec::new();
-    half::play(&program, &attacks, &settings, |row| rows.push(row))?;
-    if Privilege::this() == Privilege::Root {
-        rows.extend(user::play(&program, args)?);
-    }
+    // Both halves at once: each has a node, directories and services of its own.
+    let rows = std::thread::scope(|scope| -> Result<Vec<_>> {
+        let is_root = Privilege::this() == Privilege::Root;
+        let user = is_root.then(|| scope.spawn(|| user::play(&program, args)));
+        let mut rows = Vec::new();
+        half::play(&program, &attacks, &settings, |row| rows.push(row))?;
+        if let Some(user) = user {
+            let played = user.join().map_err(|_| anyhow!("the user's half panicked"))?;
+            rows.extend(played?);
+        }
+        Ok(rows)
+    })?;
     match args.json {
         true => rows.iter().for_each(|row| println!("{}", row.json())),
         false => print!("{}", table::table(&attacks, &rows)),
