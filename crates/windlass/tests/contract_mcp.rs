@@ -216,7 +216,7 @@ async fn contract_47_a_bridge_goes_on_when_the_node_is_killed_between_calls_and_
 
 #[tokio::test]
 async fn contract_48_a_node_of_another_version_is_an_error_of_the_tool_with_its_remedy() {
-    for (said, named) in [("windlass-api: 2.0\r\n", "2.0"), ("", "none")] {
+    for (said, named) in [("windlass-api: 2.0\r\n", "2.0"), ("", "an unnamed version")] {
         let place = TestNode::builder(PROGRAM).prepare().unwrap();
         let _other = OddNode::start(&place, said).unwrap();
         for revision in [STATELESS, "2025-06-18"] {

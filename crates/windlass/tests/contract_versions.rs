@@ -51,7 +51,7 @@ async fn ask(node: &TestNode, method: &str, path: &str, version: Option<&str>) -
 
 #[tokio::test]
 async fn contract_48_a_client_says_when_the_node_is_of_another_version() {
-    for (said, named) in [("windlass-api: 2.0\r\n", "2.0"), ("", "none")] {
+    for (said, named) in [("windlass-api: 2.0\r\n", "2.0"), ("", "an unnamed version")] {
         let place = TestNode::builder(PROGRAM).prepare().unwrap();
         let _other = OddNode::start(&place, said).unwrap();
         let client = place.client().await.unwrap();

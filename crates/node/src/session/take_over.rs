@@ -1,10 +1,12 @@
 //! Takes over a session that an earlier node left to its keeper, and starts an owner for it.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use windlass_client::stream::LeanStream;
 use windlass_journal::{NewEvent, OpenTurn, SessionFacts, SessionLog};
 use windlass_lifecycle::link::NodeHalf;
 use windlass_lifecycle::session::{FirstTurn, KeeperLoss, RecoveryFacts, WorkerFact};
@@ -55,8 +57,7 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
         }
     };
     context.host.cgroups.keep(&spec.cgroups);
-    record_epoch(&mut log, epoch);
-    match KeeperLink::open(socket.clone(), half(), None) {
+    match attach(&mut log, &socket, half()) {
         Ok(link) => {
             let (mut actor, handle) = assemble(context, machine, log, link, spec);
             let running = actor.machine.current();
@@ -83,7 +84,14 @@ fn raised_epoch(recorded: Epoch, node: Epoch) -> Epoch {
     recorded.next().max(node)
 }
 
-/// Writes the epoch to the journal before the keeper hears of it.
+/// Connects to the keeper and attaches. The journal has the epoch before the keeper hears of it, and only if there is
+/// a keeper.
+fn attach(log: &mut SessionLog, socket: &Path, half: NodeHalf) -> io::Result<KeeperLink> {
+    let stream = LeanStream::connect(socket)?;
+    record_epoch(log, half.epoch());
+    KeeperLink::over(stream, socket.to_owned(), half, None)
+}
+
 fn record_epoch(log: &mut SessionLog, epoch: Epoch) {
     let kind = EventKind::TakenOver { epoch };
     let event = NewEvent { at_ms: now_ms(), turn: None, link: None, kind, body: Bytes::new() };
