@@ -101,6 +101,8 @@ impl TreeRemoval<'_> {
         let is_last = kind(&stat) == FileType::Directory || stat.st_nlink <= 1;
         let freed = FreedSpace { bytes: if is_last { disk_bytes(&stat) } else { 0 }, entries: 1 };
         match unlinkat(directory, name, AtFlags::empty()) {
+            // A file that may not be removed, not a directory.
+            Err(Errno::PERM) if kind(&stat) != FileType::Directory => return Err(Errno::PERM),
             Err(Errno::ISDIR | Errno::PERM) => {}
             done => {
                 done?;

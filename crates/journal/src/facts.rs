@@ -270,7 +270,6 @@ impl SessionFacts {
         let turn = event.turn;
         match &event.kind {
             EventKind::TurnAccepted { .. } => self.accept(event),
-            EventKind::TakenOver { epoch } => self.epoch = *epoch,
             EventKind::InterruptAsked { cause } => {
                 if let Some(turn) = self.open_turn_mut(turn) {
                     turn.interrupt.get_or_insert(*cause);

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use windlass_protocol::event::EventKind;
-use windlass_protocol::{Event, LinkSeq, Seq, SessionId, TurnNo};
+use windlass_protocol::{Epoch, Event, LinkSeq, Seq, SessionId, TurnNo};
 
 use crate::facts::{SessionFacts, Stamp, Stamper, TurnRecord};
 use crate::indexer::Indexer;
@@ -147,6 +147,11 @@ impl SessionLog {
 
     pub fn facts(&self) -> &SessionFacts {
         &self.facts
+    }
+
+    /// Sets the epoch of the session's owner. The head of the next segment records it.
+    pub fn set_epoch(&mut self, epoch: Epoch) {
+        self.facts.epoch = epoch;
     }
 
     pub fn reader(&self) -> SessionReader {

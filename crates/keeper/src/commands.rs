@@ -89,10 +89,14 @@ impl Keeper {
         if let Some(launch) = attach.launch {
             self.worker.zygote = zygote.filter(|_| launch.from_zygote);
             let watch = self.worker.pooled.as_mut().and_then(|pooled| pooled.watch_of(&launch));
-            self.worker.watch =
-                watch.map_or_else(|| LimitWatch::of(&launch), |watch| watch.limited(&launch));
             self.launch = Some(launch);
             self.start_worker();
+            // The worker starts meanwhile, and there is no turn yet: a good time to measure.
+            if let Some(launch) = &self.launch {
+                self.worker.watch =
+                    watch.map_or_else(|| LimitWatch::of(launch), |watch| watch.limited(launch));
+            }
+            self.worker.watch.measure_baseline();
         }
         // Commands may have arrived together with the attach.
         self.take_commands();

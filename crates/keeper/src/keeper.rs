@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use windlass_confine::Plan;
 use windlass_procs::{HeldTree, memory, reap_all};
 use windlass_protocol::event::{EventKind, StartedBy};
 use windlass_protocol::limits::REASON_BYTES_MAX;
@@ -216,12 +215,7 @@ impl Keeper {
         let Some(launch) = &self.launch else { return };
         let (hold, pooled) = (self.held.hold(), self.worker.pooled.take());
         let (room, zygote) = (self.family.room.as_deref(), self.worker.zygote.take());
-        // The workspace is measured while the worker confines itself or loads its program: no code of the
-        // session can have changed the workspace yet.
-        let watch = &mut self.worker.watch;
-        let measure = |plan: &Plan| watch.measure_baseline(plan, &launch.cwd);
-        let start = || starting::start(launch, room, hold, pooled, zygote, measure);
-        match self.held.start_held(start) {
+        match self.held.start_held(|| starting::start(launch, room, hold, pooled, zygote)) {
             Ok(StartedWorker { mut worker, confinement, listener }) => {
                 if worker.start != StartedBy::Exec {
                     // A forked worker is already warm, so metering starts now.

@@ -123,7 +123,6 @@ pub(crate) fn start(
     hold: Hold,
     pooled: Option<PooledWorker>,
     zygote: Option<OwnedFd>,
-    meanwhile: impl FnOnce(&Plan),
 ) -> Result<StartedWorker, WorkerStartError> {
     let mut plan: Plan = serde_json::from_str(&launch.plan)?;
     if let (Some(family), Some(room)) = (&launch.family, room) {
@@ -134,8 +133,7 @@ pub(crate) fn start(
         let _ = rustix::thread::set_name(crate::NAME);
         match worker.rest_of(&plan) {
             Some(rest) => {
-                let started = worker.give(&job(&rest), || meanwhile(&plan))?;
-                return Ok(StartedWorker::of(started, StartedBy::Pool, lines));
+                return Ok(StartedWorker::of(worker.give(&job(&rest))?, StartedBy::Pool, lines));
             }
             None => worker.end(),
         }
@@ -144,17 +142,14 @@ pub(crate) fn start(
         match fork(zygote.as_fd(), WorkerShape::of(&plan), hold, &launch.cgroups) {
             Ok((worker, lines)) => {
                 let rest = Plan { controls: Vec::new(), ..plan.clone() };
-                let started = worker.give(&job(&rest), || meanwhile(&plan))?;
-                return Ok(StartedWorker::of(started, StartedBy::Zygote, lines));
+                return Ok(StartedWorker::of(worker.give(&job(&rest))?, StartedBy::Zygote, lines));
             }
             Err(error) => {
                 complain!("keeper: cannot fork from the zygote, running the program: {error}")
             }
         }
     }
-    let started = run(launch, &plan);
-    meanwhile(&plan);
-    started
+    run(launch, &plan)
 }
 
 fn fork(

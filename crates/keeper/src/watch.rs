@@ -12,14 +12,10 @@
 mod disk;
 mod processes;
 
-use std::collections::HashSet;
-use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::time::ClockId;
-use windlass_confine::Plan;
-use windlass_confine::plan::{Mount, MountAccess};
 use windlass_procs::cgroup::Gauge;
 use windlass_procs::sched_slice::{SchedSlice, SliceTarget, set_slice};
 use windlass_protocol::event::EventKind;
@@ -165,9 +161,8 @@ impl LimitWatch {
 
     /// Measures the workspace before the worker changes it, at most as much as one check walks. Called while
     /// the worker starts and the keeper has nothing else to do.
-    pub fn measure_baseline(&mut self, plan: &Plan, workspace: &Path) {
+    pub fn measure_baseline(&mut self) {
         if let Some(disk) = self.disk.as_mut().filter(|disk| !disk.has_baseline()) {
-            disk.leave_out(held_entries(plan, workspace));
             disk.check(Instant::now(), ProcessList::default);
         }
     }
@@ -367,16 +362,6 @@ impl LimitWatch {
         self.reset();
         self.reached.take().or((killed && kernel).then_some(Limit::Memory))
     }
-}
-
-/// The entries of the workspace that a session with this plan cannot change: mounts hold them, read-only.
-fn held_entries(plan: &Plan, workspace: &Path) -> HashSet<OsString> {
-    let held = plan.view.iter().filter_map(|mount| match mount {
-        Mount::Hold { path, access: MountAccess::Read } => Some(path),
-        _ => None,
-    });
-    let entries = held.filter(|path| path.parent() == Some(workspace));
-    entries.filter_map(|path| path.file_name().map(OsStr::to_owned)).collect()
 }
 
 /// The processor time of this thread.

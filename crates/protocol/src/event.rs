@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::confinement::Confinement;
 use crate::policy::Limit;
-use crate::{CallNo, Epoch, ErrorCode, LinkSeq, Seq, TurnId, TurnNo};
+use crate::{CallNo, ErrorCode, LinkSeq, Seq, TurnId, TurnNo};
 
 /// One numbered fact of a session. Its raw bytes (output, display) are a separate body.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
@@ -38,8 +38,6 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "is_false")]
         more: bool,
     },
-    /// Another node owns the session from now on. Its keeper obeys no node of a lower epoch.
-    TakenOver { epoch: Epoch },
     /// The turn is being stopped.
     InterruptAsked { cause: StopCause },
     /// Bytes that the code printed, its result, or its traceback.

@@ -202,20 +202,14 @@ impl UnassignedWorker {
         self.report().kill();
     }
 
-    /// Gives the worker its job. When this returns, the worker is confined. `meanwhile` runs while the worker
-    /// confines itself: the worker runs no code of the session before this returns.
-    pub fn give(
-        self,
-        job: &Job<'_>,
-        meanwhile: impl FnOnce(),
-    ) -> Result<StartedProcess, SpawnError> {
+    /// Gives the worker its job. When this returns, the worker is confined.
+    pub fn give(self, job: &Job<'_>) -> Result<StartedProcess, SpawnError> {
         let report = self.report();
         let sent = write_job(job).map(|job| self.channel.send_descriptor(b'J', job.as_fd()));
         if let Err(error) = sent {
             report.kill();
             return Err(setup("write the worker's job")(error));
         }
-        meanwhile();
         let mut started = report.listen(&self.channel, job.rest)?.into_started(job.plan)?;
         started.joining = self.joining;
         Ok(started)

@@ -7,7 +7,7 @@
 //! The session may change the tree during the walk, so the walk goes by descriptors (`windlass_beneath`).
 
 use std::collections::HashSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -40,8 +40,6 @@ const PAUSE_WALKS_UNPROMPTED: u32 = 100;
 pub(crate) struct DiskMeter {
     /// `None` if the workspace could not be opened: then nothing is measured.
     workspace: Option<Directory>,
-    /// Entries of the workspace that the session cannot change: they cannot grow, and are not measured.
-    held: HashSet<OsString>,
     allowed: u64,
     /// The size when the session began. Unknown until the first walk, which does not count files that were
     /// created since.
@@ -78,7 +76,6 @@ impl DiskMeter {
         let free = workspace.as_ref().and_then(free_bytes);
         Self {
             workspace,
-            held: HashSet::new(),
             allowed: u64::MAX,
             baseline: is_empty.then_some(0),
             began: SystemTime::now() - CLOCK_STEP,
@@ -93,11 +90,6 @@ impl DiskMeter {
     /// Sets the allowed growth in bytes.
     pub fn allowing(self, allowed: u64) -> Self {
         Self { allowed, ..self }
-    }
-
-    /// Leaves out entries of the workspace that the session cannot change.
-    pub fn leave_out(&mut self, held: HashSet<OsString>) {
-        self.held = held;
     }
 
     /// Whether the size at the session's begin is known.
@@ -129,7 +121,7 @@ impl DiskMeter {
             self.walk = DiskWalk::begin(self.workspace.as_ref()?, self.began, free);
         }
         let (root, walk) = (self.workspace.as_ref()?, self.walk.as_mut()?);
-        if walk.go_on(root, &self.held, ENTRIES_PER_CHECK) == WalkProgress::More {
+        if walk.go_on(root, ENTRIES_PER_CHECK) == WalkProgress::More {
             return None;
         }
         let walk = self.walk.take()?;
@@ -206,24 +198,14 @@ impl DiskWalk {
         })
     }
 
-    fn go_on(
-        &mut self,
-        root: &Directory,
-        held: &HashSet<OsString>,
-        entries_max: usize,
-    ) -> WalkProgress {
+    fn go_on(&mut self, root: &Directory, entries_max: usize) -> WalkProgress {
         let began = Instant::now();
-        let progress = self.take_in(root, held, entries_max);
+        let progress = self.take_in(root, entries_max);
         self.took += began.elapsed();
         progress
     }
 
-    fn take_in(
-        &mut self,
-        root: &Directory,
-        held: &HashSet<OsString>,
-        entries_max: usize,
-    ) -> WalkProgress {
+    fn take_in(&mut self, root: &Directory, entries_max: usize) -> WalkProgress {
         for _ in 0..entries_max {
             let Some((reading, path)) = &mut self.reading else {
                 let Some(path) = self.todo.pop() else { return WalkProgress::Done };
@@ -239,13 +221,9 @@ impl DiskWalk {
                     if matches!(name.to_bytes(), b"." | b"..") {
                         continue;
                     }
-                    let file_name = OsStr::from_bytes(name.to_bytes());
-                    if path.as_os_str().is_empty() && held.contains(file_name) {
-                        continue;
-                    }
                     match metadata(reading, name) {
                         Ok(about) => {
-                            let path = path.join(file_name);
+                            let path = path.join(OsStr::from_bytes(name.to_bytes()));
                             self.count(&about, path);
                         }
                         Err(errno) => self.blind |= hides(errno),
@@ -407,21 +385,6 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_the_session_cannot_change_are_not_measured() {
-        let dir = tempfile::tempdir().unwrap();
-        for name in [".git", "sub", "sub/.git"] {
-            std::fs::create_dir(dir.path().join(name)).unwrap();
-        }
-        let mut disk = DiskMeter { free: 100 * MIB, ..DiskMeter::of(dir.path()).allowing(4 * MIB) };
-        disk.leave_out(HashSet::from([".git".into()]));
-        assert_eq!(check(&mut disk, 100 * MIB), None);
-        write(dir.path(), ".git/fetched", 6 * MIB);
-        assert_eq!(check(&mut disk, 94 * MIB), None, "the user's own fetch");
-        write(dir.path(), "sub/.git/own", 6 * MIB);
-        assert_eq!(check(&mut disk, 88 * MIB), Some(6), "only at the top of the workspace");
-    }
-
-    #[test]
     fn a_full_session_may_remove_files_and_may_not_grow() {
         let dir = tempfile::tempdir().unwrap();
         let mut disk = DiskMeter { free: 100 * MIB, ..DiskMeter::of(dir.path()).allowing(4 * MIB) };
@@ -446,8 +409,7 @@ mod tests {
         }
         let root = Directory::trusted(dir.path()).unwrap();
         let mut walk = DiskWalk::begin(&root, SystemTime::now(), 0).unwrap();
-        let parts = (1..)
-            .find(|_| walk.go_on(&root, &HashSet::new(), ENTRIES_PER_CHECK) == WalkProgress::Done);
+        let parts = (1..).find(|_| walk.go_on(&root, ENTRIES_PER_CHECK) == WalkProgress::Done);
         assert_eq!(parts, Some(2));
         assert!(walk.bytes >= 40 * 150 * 512 && !walk.blind, "{}", walk.bytes);
     }
@@ -461,7 +423,7 @@ mod tests {
         std::os::unix::fs::symlink(other.path(), dir.path().join("out")).unwrap();
         let root = Directory::trusted(dir.path()).unwrap();
         let mut walk = DiskWalk::begin(&root, SystemTime::now(), 0).unwrap();
-        assert_eq!(walk.go_on(&root, &HashSet::new(), ENTRIES_PER_CHECK), WalkProgress::Done);
+        assert_eq!(walk.go_on(&root, ENTRIES_PER_CHECK), WalkProgress::Done);
         assert_eq!(walk.bytes / MIB, 1);
     }
 

@@ -51,11 +51,6 @@ pub struct NodeHalf {
 }
 
 impl NodeHalf {
-    /// The epoch that this half attaches with.
-    pub fn epoch(&self) -> Epoch {
-        self.epoch
-    }
-
     /// `after` is the last event of the keeper in the journal.
     pub fn new(epoch: Epoch, after: LinkSeq) -> Self {
         Self {

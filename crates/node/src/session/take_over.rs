@@ -1,17 +1,14 @@
 //! Takes over a session that an earlier node left to its keeper, and starts an owner for it.
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use windlass_client::stream::LeanStream;
-use windlass_journal::{NewEvent, OpenTurn, SessionFacts, SessionLog};
+use windlass_journal::{OpenTurn, SessionFacts, SessionLog};
 use windlass_lifecycle::link::NodeHalf;
 use windlass_lifecycle::session::{FirstTurn, KeeperLoss, RecoveryFacts, WorkerFact};
 use windlass_lifecycle::{SessionEvent, SessionMachine};
-use windlass_protocol::event::{EndReason, EventKind};
+use windlass_protocol::event::EndReason;
 use windlass_protocol::link::FromKeeper;
 use windlass_protocol::{Epoch, LinkSeq, SessionId, TurnNo};
 
@@ -19,7 +16,6 @@ use super::keeper_link::{KeeperLink, LinkActivity};
 use super::receipts::WorkspaceFate;
 use super::spec::{Spec, original_of};
 use super::start::assemble;
-use crate::clock::now_ms;
 use crate::context::Context;
 use crate::keepers;
 use crate::session_dirs;
@@ -57,7 +53,8 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
         }
     };
     context.host.cgroups.keep(&spec.cgroups);
-    match attach(&mut log, &socket, half()) {
+    log.set_epoch(epoch);
+    match KeeperLink::open(socket.clone(), half(), None) {
         Ok(link) => {
             let (mut actor, handle) = assemble(context, machine, log, link, spec);
             let running = actor.machine.current();
@@ -77,27 +74,10 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
 }
 
 /// The epoch by which this node owns a session of an earlier node. It is above the epoch of every earlier owner: the
-/// journal has the last recorded epoch, and the start number of this node is above that of each node that was
-/// here before. The start number counts where the journal does not know the epoch, because an earlier release
-/// wrote it or the disk was full.
+/// start number of this node is above that of each node that was here before, and no epoch is above the start number
+/// of its owner, unless the journal says so.
 fn raised_epoch(recorded: Epoch, node: Epoch) -> Epoch {
     recorded.next().max(node)
-}
-
-/// Connects to the keeper and attaches. The journal has the epoch before the keeper hears of it, and only if there is
-/// a keeper.
-fn attach(log: &mut SessionLog, socket: &Path, half: NodeHalf) -> io::Result<KeeperLink> {
-    let stream = LeanStream::connect(socket)?;
-    record_epoch(log, half.epoch());
-    KeeperLink::over(stream, socket.to_owned(), half, None)
-}
-
-fn record_epoch(log: &mut SessionLog, epoch: Epoch) {
-    let kind = EventKind::TakenOver { epoch };
-    let event = NewEvent { at_ms: now_ms(), turn: None, link: None, kind, body: Bytes::new() };
-    if let Err(error) = log.append(vec![event]) {
-        tracing::warn!(session = %log.id(), %error, "cannot record the epoch; the node's start number fences");
-    }
 }
 
 /// Whether the journal has only the session's creation: no event of its keeper, and no turn.

@@ -217,14 +217,11 @@ class EnvironmentList(_EnvironmentList, total=False):
     # Why the user's configuration file is not used.
     error: Optional[str]
 
-# The fencing token of a session's owner: a keeper obeys no node with a lower epoch. A node that takes over a session raises it.
-Epoch = int
-
 # The code of a failure. It is the same at every door and in the journal.
 ErrorCode = Literal["bad_request", "message_too_large", "overloaded", "session_not_found", "session_exists", "not_here", "session_ended", "session_busy", "fork_refused", "fork_limit", "workspace_too_large", "turn_not_found", "turn_not_running", "state_lost", "limit_memory", "limit_processes", "limit_disk", "limit_wall_time", "not_enforceable", "unauthorized", "worker_failed", "protocol_error", "worker_died", "keeper_lost", "deadline_passed", "unstoppable", "session_closed", "disk_full", "file_not_found", "file_conflict", "path_refused", "tool_not_found", "tool_failed", "tool_deadline_passed", "tool_host_gone", "tool_cancelled", "would_deadlock", "version_mismatch", "shutting_down", "already_running", "not_found", "internal"]
 
 # An event with its body: as text if it is UTF-8, else in base64. Large bodies are left out; read them with `GET output` or `GET displays`.
-EventItem = Union["EventItemTurnAccepted", "EventItemTakenOver", "EventItemInterruptAsked", "EventItemOutput", "EventItemDisplay", "EventItemStdinWait", "EventItemToolCall", "EventItemToolCancel", "EventItemToolEnded", "EventItemInputTaken", "EventItemTurnEnded", "EventItemWorkerReady", "EventItemConfined", "EventItemLimitReached", "EventItemWorkerEnded", "EventItemEgress", "EventItemProtocolBroken", "EventItemOutputDropped", "EventItemMessagesDropped", "EventItemSessionEnded"]
+EventItem = Union["EventItemTurnAccepted", "EventItemInterruptAsked", "EventItemOutput", "EventItemDisplay", "EventItemStdinWait", "EventItemToolCall", "EventItemToolCancel", "EventItemToolEnded", "EventItemInputTaken", "EventItemTurnEnded", "EventItemWorkerReady", "EventItemConfined", "EventItemLimitReached", "EventItemWorkerEnded", "EventItemEgress", "EventItemProtocolBroken", "EventItemOutputDropped", "EventItemMessagesDropped", "EventItemSessionEnded"]
 
 
 class _EventItemConfined(TypedDict):
@@ -458,25 +455,6 @@ class _EventItemStdinWait(TypedDict):
 
 
 class EventItemStdinWait(_EventItemStdinWait, total=False):
-    base64: Optional[str]
-    # The body's length in bytes.
-    bytes: int
-    # The keeper's number for the event. Absent for events of the node.
-    link: Optional[LinkSeq]
-    text: Optional[str]
-    # The turn of the event. Absent for events of the session itself.
-    turn: Optional[TurnNo]
-
-
-class _EventItemTakenOver(TypedDict):
-    # When the node took the event: milliseconds since the Unix epoch.
-    at_ms: int
-    epoch: Epoch
-    kind: Literal["taken_over"]
-    seq: Seq
-
-
-class EventItemTakenOver(_EventItemTakenOver, total=False):
     base64: Optional[str]
     # The body's length in bytes.
     bytes: int
