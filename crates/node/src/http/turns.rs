@@ -123,7 +123,7 @@ impl Pending {
 async fn settled(
     patience: &TimerPool,
     handle: &SessionHandle,
-    answer: oneshot::Receiver<Result<Snapshot, Failure>>,
+    mut answer: oneshot::Receiver<Result<Snapshot, Failure>>,
     wait: Duration,
     now: impl FnOnce() -> Result<TurnRef, Failure>,
 ) -> Result<Snapshot, Failure> {
@@ -131,12 +131,17 @@ async fn settled(
     if wait.is_zero() {
         return answer.await.unwrap_or_else(gone);
     }
-    match patience.within(wait, answer).await {
-        Some(answer) => answer.unwrap_or_else(gone),
-        None => {
-            let turn = now()?;
-            handle.ask(|reply| Request::Look { turn, until: Until::Now, reply }).await
+    if let Some(answer) = patience.within(wait, &mut answer).await {
+        return answer.unwrap_or_else(gone);
+    }
+    let turn = now()?;
+    match handle.ask(|reply| Request::Look { turn, until: Until::Now, reply }).await {
+        // The turn ended meanwhile, and so did so many others that the session no longer has it in memory. Its
+        // end has been answered.
+        Err(failure) if failure.code == ErrorCode::TurnNotFound => {
+            answer.try_recv().unwrap_or(Err(failure))
         }
+        looked => looked,
     }
 }
 
