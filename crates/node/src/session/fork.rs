@@ -385,7 +385,7 @@ fn prepare(
         return Err(Failure::of_machine(what, &error)
             .unwrap_or_else(|| refused(&format!("{what}: {error}"))));
     }
-    let fork = ForkOrder { session: id, socket, room: room, cgroups };
+    let fork = ForkOrder { session: id, socket, room, cgroups };
     Ok(PreparedTwin { new, spec, fork, left_out })
 }
 
