@@ -7,7 +7,7 @@ use windlass_protocol::api::{
     CloseQuery, CreateSession, Created, EgressLog, Events, EventsQuery, ForkSession, ForkedSession,
     NodeStatus, OutputQuery, SearchQuery, SearchResult, ServerList, ServersQuery, Session,
     SessionList, SessionTools, StopNode, StopSessions, SubmitTurn, Turn, TurnInput, TurnQuery,
-    TurnState,
+    TurnState, WorkerList,
 };
 use windlass_protocol::disk::{DiskUse, PruneRequest, Pruned};
 use windlass_protocol::environments::{EnvironmentList, EnvironmentsQuery};
@@ -128,6 +128,11 @@ impl Client {
         let wait_ms = (query.wait_ms > 0).then_some(query.wait_ms);
         let path = RequestPath::new(&["environments"]).number("wait_ms", wait_ms);
         self.json(HttpCall::get(path.done()).waiting(query.wait_ms)).await
+    }
+
+    /// The kinds of worker that sessions can request.
+    pub async fn workers(&self) -> Result<WorkerList, ClientError> {
+        self.json(HttpCall::get(RequestPath::new(&["workers"]).done())).await
     }
 
     /// Makes a twin of an idle session. Never sent twice: the node would make two twins.

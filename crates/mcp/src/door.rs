@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OnceCell, watch};
 use windlass_client::{Client, ClientError};
+use windlass_protocol::api::WorkerList;
 use windlass_protocol::policy::PolicyRequest;
 
 use crate::sessions::SessionCache;
@@ -47,6 +48,8 @@ pub struct Door {
 pub(crate) struct DoorShared {
     connect: Connect,
     client: OnceCell<Client>,
+    /// The node's kinds of worker, after a client asked for the tools.
+    workers: OnceCell<WorkerList>,
     pub(crate) transport: Transport,
     pub(crate) workspace: Option<PathBuf>,
     pub(crate) policy: Option<PolicyRequest>,
@@ -62,11 +65,12 @@ impl Door {
     pub fn new(options: DoorOptions) -> Self {
         let DoorOptions { connect, transport, workspace, policy, interpreter } = options;
         let (leave, gone) = watch::channel(false);
-        let client = OnceCell::new();
+        let (client, workers) = (OnceCell::new(), OnceCell::new());
         let session_cache = SessionCache::default();
         let shared = DoorShared {
             connect,
             client,
+            workers,
             transport,
             workspace,
             policy,
@@ -81,6 +85,12 @@ impl Door {
     /// The client of the node. Connects if this is the first call that needs it.
     pub(crate) async fn client(&self) -> Result<&Client, ClientError> {
         self.shared.client.get_or_try_init(|| (self.shared.connect)()).await
+    }
+
+    /// The node's kinds of worker, if the node answers.
+    pub(crate) async fn workers(&self) -> Option<&WorkerList> {
+        let ask = || async { self.client().await?.workers().await };
+        self.shared.workers.get_or_try_init(ask).await.ok()
     }
 
     /// The client of the node, if a call has connected before.

@@ -19,6 +19,8 @@ pub(crate) enum Fault {
     Foreign(SessionId),
     #[error("there is no session {0}")]
     NoSession(String),
+    #[error("session {session} runs {kind}, not {language}")]
+    Language { session: SessionId, kind: String, language: String },
     #[error("session {0} has run nothing yet")]
     NothingRan(SessionId),
     #[error("the code waits for a secret, and secrets must not pass through an agent")]
@@ -36,6 +38,9 @@ impl Fault {
             Self::Client(error) => Some(error.remedy()),
             Self::Foreign(_) => Some("leave `session` out, or give a short name".to_owned()),
             Self::NoSession(_) => Some("call sessions to see which there are".to_owned()),
+            Self::Language { .. } => {
+                Some("name another session, or leave `session` out".to_owned())
+            }
             Self::NothingRan(_) => Some("call run first".to_owned()),
             Self::Secret(session) => Some(ask_in_terminal(session)),
             Self::Arguments(_) | Self::Sandbox(_) | Self::Cancelled | Self::Gone => None,
@@ -44,7 +49,7 @@ impl Fault {
 
     fn code(&self) -> &str {
         match self {
-            Self::Arguments(_) => "bad_request",
+            Self::Arguments(_) | Self::Language { .. } => "bad_request",
             Self::Client(error) => error.code(),
             Self::Sandbox(_) => "bad_sandbox",
             Self::Foreign(_) => "unauthorized",

@@ -51,12 +51,12 @@ pub(crate) struct TurnFollower<'c> {
 pub(crate) async fn run(
     door: &Door,
     call: &ClientCall,
-    session: Option<&str>,
+    request: sessions::SessionRequest<'_>,
     code: String,
     limits: ReplyLimits,
 ) -> Result<CallToolResponse, Fault> {
     let client = door.client().await?;
-    let mut found = sessions::find_or_make(door, call, session).await?;
+    let mut found = sessions::find_or_make(door, call, request).await?;
     let submit = SubmitTurn {
         id: Some(fresh_turn_id()),
         code,
@@ -75,7 +75,7 @@ pub(crate) async fn run(
                     return Err(error.into());
                 }
                 tried = true;
-                found = sessions::find_or_make(door, call, session).await?;
+                found = sessions::find_or_make(door, call, request).await?;
             }
             Err(fault) => return Err(fault),
             Ok(turn) => return follow.see_through(turn).await,

@@ -40,7 +40,7 @@ impl ServerHandler for Door {
             .with_description("Persistent, confined sessions of code");
         ServerConfig::new(capabilities)
             .with_server_info(about)
-            .with_instructions(schema::instructions())
+            .with_instructions(schema::INSTRUCTIONS)
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
@@ -57,6 +57,9 @@ impl ServerHandler for Door {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let mut tools = schema::tools().to_vec();
+        if let Some(workers) = self.workers().await {
+            schema::name_languages(&mut tools, workers);
+        }
         if text_only(&context) {
             tools.iter_mut().for_each(|tool| tool.output_schema = None);
         }

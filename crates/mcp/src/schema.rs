@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use rmcp::model::{JsonObject, MetaObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
+use windlass_protocol::api::WorkerList;
 use windlass_protocol::kinds;
 
 pub(crate) const RUN: &str = "run";
@@ -15,14 +16,9 @@ pub(crate) const SESSIONS: &str = "sessions";
 pub(crate) const READ_OUTPUT: &str = "read_output";
 
 /// Instructions that a client may show the model once.
-pub(crate) fn instructions() -> String {
-    format!(
-        "Run {} here instead of starting interpreters: sessions persist between calls, are confined to \
-         the project, and show plots as images. Leave `session` out to use the project's own; name \
-         another one (like \"analysis\") for parallel work.",
-        kinds::languages()
-    )
-}
+pub(crate) const INSTRUCTIONS: &str = "Run code here instead of starting interpreters: sessions persist between calls, are confined to the \
+     project, and show plots as images. Leave `session` out to use the project's own; name another one \
+     (like \"analysis\") for parallel work. Each language has its own sessions.";
 
 /// The tools, most useful first.
 pub(crate) fn tools() -> &'static [Tool] {
@@ -36,12 +32,9 @@ fn run() -> Tool {
     tool(
         RUN,
         "Run code",
-        &format!(
-            "Run {} code in a persistent session: variables, imports and files stay for the next \
-             call. The last expression's value is shown, as in a REPL; figures come as images. Code \
-             that takes longer than wait_seconds goes on in the background: use continue.",
-            kinds::languages()
-        ),
+        "Run code in a persistent session: variables, imports and files stay for the next call. The last \
+         expression's value is shown, as in a REPL; figures come as images. Code that takes longer than \
+         wait_seconds goes on in the background: use continue.",
         json!({
             "type": "object",
             "properties": {
@@ -64,9 +57,21 @@ fn run() -> Tool {
     .with_meta(always_loaded())
 }
 
+/// The schema of the language, before the node's workers are known.
 fn language() -> Value {
-    let names: Vec<&str> = kinds::ALL.iter().map(|kind| kind.name).collect();
-    json!({"type": "string", "enum": names, "default": kinds::DEFAULT.name})
+    json!({"type": "string", "default": kinds::DEFAULT.name})
+}
+
+/// Lists the workers that can start on this machine in the schema of `run`.
+pub(crate) fn name_languages(tools: &mut [Tool], workers: &WorkerList) {
+    let there = workers.workers.iter().filter(|worker| worker.missing.is_none());
+    let is_plain = |name: &&str| !kinds::find(name).is_some_and(|kind| kind.has_variants);
+    let names: Vec<&str> = there.map(|worker| &*worker.name).filter(is_plain).collect();
+    let Some(run) = tools.iter_mut().find(|tool| tool.name == RUN) else { return };
+    let schema = Arc::make_mut(&mut run.input_schema);
+    if let Some(language) = schema.get_mut("properties").and_then(|all| all.get_mut("language")) {
+        language["enum"] = json!(names);
+    }
 }
 
 /// Claude Code shows a model only the names of tools until it searches for one. This flag makes it

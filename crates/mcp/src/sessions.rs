@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use windlass_client::{Client, ClientError, WhichSessions};
 use windlass_protocol::api::{CreateSession, Session, SessionState};
-use windlass_protocol::{ErrorCode, SessionId};
+use windlass_protocol::{ErrorCode, SessionId, kinds};
 
 use crate::call::ClientCall;
 use crate::door::Door;
@@ -26,7 +26,41 @@ const TRIES_MAX: usize = 8;
 /// Sessions by name, as they were at their last use.
 #[derive(Debug, Default)]
 pub(crate) struct SessionCache {
-    ids: Mutex<HashMap<String, SessionId>>,
+    sessions: Mutex<HashMap<String, CachedSession>>,
+}
+
+/// A session, and the kind of its worker.
+#[derive(Debug, Clone)]
+struct CachedSession {
+    id: SessionId,
+    kind: String,
+}
+
+/// The session that a call asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SessionRequest<'a> {
+    pub name: Option<&'a str>,
+    pub language: Option<&'a str>,
+}
+
+impl SessionRequest<'_> {
+    /// The name of the session. Without one, each language but the default has a session of its own.
+    fn name(&self) -> Option<String> {
+        let own = || self.language.filter(|language| *language != kinds::DEFAULT.name);
+        let named = self.name.map(str::to_owned);
+        named.or_else(|| Some(own()?.replace(|char: char| !char.is_ascii_alphanumeric(), "-")))
+    }
+
+    fn check_kind(&self, id: &SessionId, kind: &str) -> Result<(), Fault> {
+        match self.language {
+            Some(language) if language != kind && !kind.is_empty() => Err(Fault::Language {
+                session: id.clone(),
+                kind: kind.to_owned(),
+                language: language.to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What a call does with a session.
@@ -45,21 +79,27 @@ pub(crate) struct CallSession {
     name: Option<String>,
 }
 
+impl CachedSession {
+    fn of(session: &Session) -> Self {
+        Self { id: session.id.clone(), kind: session.kind.clone() }
+    }
+}
+
 impl SessionCache {
-    fn get(&self, name: &str) -> Option<SessionId> {
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    fn get(&self, name: &str) -> Option<CachedSession> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    fn put(&self, name: &str, id: &SessionId) {
-        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        if ids.len() >= CACHED_MAX {
-            ids.clear();
+    fn put(&self, name: &str, session: CachedSession) {
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        if sessions.len() >= CACHED_MAX {
+            sessions.clear();
         }
-        ids.insert(name.to_owned(), id.clone());
+        sessions.insert(name.to_owned(), session);
     }
 
     fn forget(&self, name: &str) {
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 }
 
@@ -67,26 +107,35 @@ impl SessionCache {
 pub(crate) async fn find_or_make(
     door: &Door,
     call: &ClientCall,
-    name: Option<&str>,
+    request: SessionRequest<'_>,
 ) -> Result<CallSession, Fault> {
-    match call.scope.session(name)? {
+    match call.scope.session(request.name().as_deref())? {
         SessionTarget::ById(id) => {
             check_scope(call, &id, Intent::Work)?;
+            if request.language.is_some() {
+                let session = door.client().await?.session(&id).await?;
+                request.check_kind(&id, &session.kind)?;
+            }
             Ok(CallSession { id, note: None, name: None })
         }
         SessionTarget::Own { name, or } => {
-            if let Some(id) = door.shared.session_cache.get(&name) {
+            if let Some(CachedSession { id, kind }) = door.shared.session_cache.get(&name) {
+                request.check_kind(&id, &kind)?;
                 return Ok(CallSession { id, note: None, name: Some(name) });
             }
             let client = door.client().await?;
-            let (id, note) = match live(client, &name, or.as_ref()).await? {
+            let (session, note) = match live(client, &name, or.as_ref()).await? {
                 // The name is the id of another client's session. It is not usable here, and must
                 // not become the name of a new session either.
-                Some(id) if Some(&id) == or.as_ref() => return Err(Fault::Foreign(id)),
-                Some(id) => (id, None),
-                None => make(door, client, call, &name).await?,
+                Some(found) if Some(&found.id) == or.as_ref() => {
+                    return Err(Fault::Foreign(found.id));
+                }
+                Some(found) => (found, None),
+                None => make(door, client, call, &name, request.language).await?,
             };
-            door.shared.session_cache.put(&name, &id);
+            request.check_kind(&session.id, &session.kind)?;
+            let id = session.id.clone();
+            door.shared.session_cache.put(&name, session);
             Ok(CallSession { id, note, name: Some(name) })
         }
     }
@@ -105,12 +154,12 @@ pub(crate) async fn find(
             Ok(id)
         }
         SessionTarget::Own { name, or } => {
-            if let Some(id) = door.shared.session_cache.get(&name) {
-                return Ok(id);
+            if let Some(cached) = door.shared.session_cache.get(&name) {
+                return Ok(cached.id);
             }
             let or = or.filter(|id| check_scope(call, id, intent).is_ok());
             let found = live(door.client().await?, &name, or.as_ref()).await?;
-            found.ok_or(Fault::NoSession(name))
+            found.map(|found| found.id).ok_or(Fault::NoSession(name))
         }
     }
 }
@@ -144,14 +193,15 @@ async fn live(
     client: &Client,
     name: &str,
     or: Option<&SessionId>,
-) -> Result<Option<SessionId>, Fault> {
+) -> Result<Option<CachedSession>, Fault> {
     let sessions = client.sessions(WhichSessions::Live).await?.sessions;
     let live = || sessions.iter().filter(|session| session.state != SessionState::Ended);
     let newest = live()
-        .filter_map(|session| Some((use_of(name, &session.id)?, &session.id)))
+        .filter_map(|session| Some((use_of(name, &session.id)?, session)))
         .max_by_key(|(number, _)| *number);
-    let newest = newest.map(|(_, id)| id);
-    Ok(newest.or_else(|| live().map(|session| &session.id).find(|id| or == Some(id))).cloned())
+    let newest = newest.map(|(_, session)| session);
+    let found = newest.or_else(|| live().find(|session| or == Some(&session.id)));
+    Ok(found.map(CachedSession::of))
 }
 
 async fn make(
@@ -159,29 +209,36 @@ async fn make(
     client: &Client,
     call: &ClientCall,
     name: &str,
-) -> Result<(SessionId, Option<String>), Fault> {
+    language: Option<&str>,
+) -> Result<(CachedSession, Option<String>), Fault> {
     let before = last_use(client, name).await?;
     // Another process has created the session meanwhile.
     if let Some((_, session)) = before.as_ref().filter(|(_, it)| it.state != SessionState::Ended) {
-        return Ok((session.id.clone(), None));
+        return Ok((CachedSession::of(session), None));
     }
+    let is_default = language.is_none_or(|language| language == kinds::DEFAULT.name);
+    let interpreter = door.shared.interpreter.clone().filter(|_| is_default);
     let mut number = before.as_ref().map_or(1, |(number, _)| number + 1);
     for _ in 0..TRIES_MAX {
         let id = id_of(name, number)?;
         let create = CreateSession {
             id: Some(id.clone()),
             workspace: call.workspace.as_ref().map(|path| path.to_string_lossy().into_owned()),
-            interpreter: door.shared.interpreter.clone(),
+            worker: language.map(str::to_owned),
+            interpreter: interpreter.clone(),
             policy: call.policy.clone(),
             idle_s: Some(IDLE_S),
             ..CreateSession::default()
         };
         match client.create_session(&create).await {
-            Ok(created) => return Ok((id, Some(news(&created.session, before.as_ref())))),
+            Ok(created) => {
+                let note = news(&created.session, before.as_ref());
+                return Ok((CachedSession::of(&created.session), Some(note)));
+            }
             // Another process created this id first. Its session is live, or it has ended already.
             Err(error) if error.api_code() == Some(ErrorCode::SessionExists) => {
-                if let Some(id) = live(client, name, None).await? {
-                    return Ok((id, None));
+                if let Some(found) = live(client, name, None).await? {
+                    return Ok((found, None));
                 }
                 number += 1;
             }

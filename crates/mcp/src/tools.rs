@@ -10,7 +10,7 @@ use rmcp::model::{
 use serde_json::{Value, json};
 use windlass_client::WhichSessions;
 use windlass_protocol::api::{CloseQuery, OutputQuery, SearchQuery, Session, TurnQuery};
-use windlass_protocol::{ErrorCode, SessionId, TurnId, TurnNo, kinds};
+use windlass_protocol::{ErrorCode, SessionId, TurnId, TurnNo};
 
 use crate::arguments::{self, output_bytes, wait_ms};
 use crate::call::ClientCall;
@@ -19,7 +19,7 @@ use crate::fault::Fault;
 use crate::follow::{self, ReplyLimits, TurnFollower};
 use crate::input::{self, InputQuestion};
 use crate::schema;
-use crate::sessions::{self, Intent};
+use crate::sessions::{self, Intent, SessionRequest};
 
 /// How long `interrupt` waits for the turn to end.
 const STOP_WAIT_MS: u64 = 5_000;
@@ -64,15 +64,10 @@ async fn run(
     arguments: Result<arguments::RunArguments, Fault>,
 ) -> Result<CallToolResponse, Fault> {
     let arguments = arguments?;
-    if let Some(language) = arguments.language.as_deref().filter(|name| kinds::find(name).is_none())
-    {
-        let there = kinds::names();
-        return Err(Fault::Arguments(format!(
-            "language {language:?} is not available; available: {there}"
-        )));
-    }
+    let (name, language) = (arguments.session.as_deref(), arguments.language.as_deref());
+    let request = SessionRequest { name, language };
     let limits = reply_limits(arguments.wait_seconds, arguments.max_tokens);
-    follow::run(door, call, arguments.session.as_deref(), arguments.code, limits).await
+    follow::run(door, call, request, arguments.code, limits).await
 }
 
 async fn continue_turn(

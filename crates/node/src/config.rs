@@ -8,6 +8,9 @@ use windlass_journal::RetentionOptions;
 use windlass_procs::HoldMode;
 use windlass_protocol::SessionId;
 use windlass_protocol::environments::{EnvironmentEntry, EnvironmentsFile};
+use windlass_protocol::kinds;
+
+use crate::worker_config::WorkersConfig;
 
 /// The default idle timeout and deadline. A user who comes back the next morning finds the session, and a
 /// forgotten session ends.
@@ -34,6 +37,8 @@ pub struct Config {
     pub start: StartBy,
     /// The interpreters for which pooled workers are kept.
     pub environments: EnvironmentsConfig,
+    /// Further kinds of worker, and settings of the built-in kinds.
+    pub workers: WorkersConfig,
 }
 
 /// Time limits of keepers and their workers.
@@ -139,6 +144,7 @@ impl Config {
             },
             start: StartBy::default(),
             environments: EnvironmentsConfig::default(),
+            workers: WorkersConfig::default(),
         }
     }
 
@@ -184,10 +190,11 @@ impl Config {
         [self.workspaces_dir(), self.legacy_pool_dir(), self.families_dir(), self.tmp_dir()]
     }
 
-    /// Names of the interpreters in the user's environments file and of the usual ones on PATH.
+    /// Names of the Python interpreters in the user's environments file and of the usual ones on PATH.
     pub(crate) fn named_interpreters(&self) -> Vec<String> {
         let usual = EnvironmentsFile::default_entries();
         let entries = self.environments.entries.iter().chain(&usual);
+        let entries = entries.filter(|entry| entry.worker == kinds::python::KIND.name);
         entries.map(|entry| entry.interpreter.clone()).collect()
     }
 

@@ -55,6 +55,7 @@ fn router(context: App) -> Router {
         .route("/v1/tools/host", get(tools::attach))
         .route("/v1/sessions/{session}/tools", get(tools_list::list))
         .route("/v1/environments", get(node::environments))
+        .route("/v1/workers", get(node::workers))
         .route("/v1/health", get(node::health))
         .route("/v1/version", get(node::version))
         .route("/v1/metrics", get(node::metrics))

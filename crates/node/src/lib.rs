@@ -28,6 +28,7 @@ mod run;
 mod session;
 mod session_dirs;
 mod trust;
+mod worker_config;
 mod workers;
 
 /// Other crates build their doors from this type.
@@ -37,3 +38,4 @@ pub use instance::ClaimError;
 pub use run::{RunError, run};
 /// For commands that inspect a machine without a node.
 pub use windlass_procs::HoldMode;
+pub use worker_config::{WorkerConfigError, WorkerEntry, WorkersConfig};

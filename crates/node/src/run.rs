@@ -79,8 +79,8 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
     let epoch = journal.next_epoch().map_err(failed("take an epoch"))?;
     let earlier = || writable_roots::of_journal(&journal);
     let trust = Arc::new(Trust::open(&config.state_dir, config.written_dirs(), earlier));
-    let workers = Workers::prepare(&config.state_dir, trust.clone(), config.named_interpreters())
-        .map_err(failed("lay out the workers"))?;
+    let workers =
+        Workers::prepare(&config, trust.clone()).map_err(failed("lay out the workers"))?;
     let context = Arc::new(Context::new(config, tcp, journal, epoch, workers, trust));
     let reaped = context.clone();
     tokio::spawn(context.host.keepers.clone().reap(move || retry_cgroups(&reaped)));

@@ -1,7 +1,10 @@
-//! How the node launches workers of each kind. The binary contains the workers' program files; this module
-//! writes them to disk and builds the command lines and environments.
+//! How the node launches workers of each kind. The binary contains the programs of the built-in workers;
+//! this module writes them to disk and builds the command lines and environments. Workers of the user's
+//! configuration file have commands of their own.
 
+mod configured;
 mod environment;
+mod lookup;
 mod program_files;
 mod python;
 
@@ -10,18 +13,25 @@ use std::fmt::Debug;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use windlass_protocol::ErrorCode;
-use windlass_protocol::api::CreateSession;
-use windlass_protocol::event::StartedBy;
-use windlass_protocol::kinds::{self, WorkerKind};
+use windlass_protocol::api::{CreateSession, WorkerInfo, WorkerList, WorkerSource};
+use windlass_protocol::kinds::{self, VARIANT_SEPARATOR, WorkerKind};
+use windlass_protocol::policy::PolicyRequest;
 
+use crate::config::Config;
 use crate::failure::Failure;
 use crate::trust::{CodeDirs, Trust};
+use crate::worker_config::WorkerEntry;
+
+/// The variable with the size of a session's terminal, as `COLUMNSxROWS`.
+const TERMINAL_VARIABLE: &str = "WINDLASS_TERMINAL";
 
 /// How workers of one kind are launched.
 pub(crate) trait Launcher: Debug + Send + Sync {
-    fn kind(&self) -> &'static WorkerKind;
+    /// The kind, as a client sees it. May run a program to find the interpreter.
+    fn info(&self) -> WorkerInfo;
 
     /// How to start a worker for this session. May run a program to find the interpreter.
     fn recipe(&self, wanted: &CreateSession, workspace: &Path) -> Result<Recipe, Failure>;
@@ -29,23 +39,32 @@ pub(crate) trait Launcher: Debug + Send + Sync {
     /// Finds the interpreter that the user named. May run a program for this.
     fn named_interpreter(&self, named: &str) -> Result<PathBuf, Failure>;
 
-    /// How to start a zygote of that interpreter. Fails if the interpreter is not trusted.
-    fn zygote(&self, interpreter: &Path, preload: &[String]) -> Result<ZygoteRecipe, Failure>;
+    /// How to start a zygote of that interpreter. Fails if the interpreter is not trusted, or if the kind
+    /// has no zygotes.
+    fn zygote(&self, interpreter: &Path, _preload: &[String]) -> Result<ZygoteRecipe, Failure> {
+        let message = format!("workers of {} cannot be forked", interpreter.display());
+        Err(Failure::new(ErrorCode::WorkerFailed, message))
+    }
 
     /// The directory of this release's worker program.
-    fn program(&self) -> &Path;
+    fn program(&self) -> Option<&Path>;
 }
 
-/// The kinds of workers that this node can start.
+/// The kinds of workers that this node can start, by name.
 #[derive(Debug)]
 pub(crate) struct Workers {
-    launchers: Vec<Box<dyn Launcher>>,
+    launchers: BTreeMap<String, Box<dyn Launcher>>,
+    /// The user's settings, by the name of the kind.
+    entries: BTreeMap<String, WorkerEntry>,
+    /// Why the user's settings are not used.
+    error: Option<String>,
 }
 
 /// How to start a session's worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Recipe {
-    pub kind: &'static WorkerKind,
+    /// The name of the kind, with its variant.
+    pub name: String,
     pub argv: Vec<String>,
     pub env: BTreeMap<String, String>,
     /// The program that runs the worker.
@@ -53,7 +72,7 @@ pub(crate) struct Recipe {
     /// The interpreter's path with all symlinks resolved.
     pub real: PathBuf,
     /// The directory of the worker's program files, which the worker must be able to read.
-    pub program: PathBuf,
+    pub program: Option<PathBuf>,
     /// What else the worker must be able to read, unless the policy hides it.
     pub needed: Vec<PathBuf>,
 }
@@ -74,35 +93,119 @@ pub(crate) struct ZygoteRecipe {
 }
 
 impl Workers {
-    /// Writes the worker programs into the state directory. `named` are the interpreters that the user has
-    /// named.
-    pub fn prepare(state_dir: &Path, trust: Arc<Trust>, named: Vec<String>) -> io::Result<Self> {
-        let python = python::Python::prepare(&state_dir.join("workers"), trust, named)?;
-        Ok(Self { launchers: vec![Box::new(python)] })
-    }
-
-    /// The launcher for environments: the first kind of worker that has zygotes.
-    pub fn of_environments(&self) -> Option<&dyn Launcher> {
-        let launchers = self.launchers.iter().map(|launcher| &**launcher);
-        launchers.into_iter().find(|launcher| launcher.kind().starts_by(StartedBy::Zygote))
+    /// Writes the worker programs into the state directory.
+    pub fn prepare(config: &Config, trust: Arc<Trust>) -> io::Result<Self> {
+        let dir = config.programs_dir();
+        let entries = &config.workers.entries;
+        let python = python::Python::prepare(&dir, trust.clone(), config.named_interpreters())?;
+        let built_in: [(&WorkerKind, Box<dyn Launcher>); 1] =
+            [(&kinds::python::KIND, Box::new(python))];
+        let mut launchers: BTreeMap<String, Box<dyn Launcher>> =
+            built_in.into_iter().map(|(kind, launcher)| (kind.name.to_owned(), launcher)).collect();
+        for (name, entry) in entries.iter().filter(|(name, _)| kinds::find(name).is_none()) {
+            let worker = configured::Configured::new(name, entry.clone(), trust.clone());
+            launchers.insert(name.clone(), Box::new(worker));
+        }
+        Ok(Self { launchers, entries: entries.clone(), error: config.workers.error.clone() })
     }
 
     /// The directories of this release's worker programs.
     pub fn programs(&self) -> Vec<PathBuf> {
-        self.launchers.iter().map(|launcher| launcher.program().to_owned()).collect()
+        self.launchers
+            .values()
+            .filter_map(|launcher| launcher.program().map(Path::to_owned))
+            .collect()
+    }
+
+    /// All kinds, with what is missing on this machine. Blocks: it looks for interpreters.
+    pub fn list(&self) -> WorkerList {
+        let mut workers: Vec<WorkerInfo> =
+            self.launchers.values().map(|launcher| launcher.info()).collect();
+        let place = |info: &WorkerInfo| kinds::ALL.iter().position(|kind| kind.name == info.name);
+        workers.sort_by_key(|info| place(info).unwrap_or(kinds::ALL.len()));
+        WorkerList { workers, error: self.error.clone() }
+    }
+
+    /// The policy that the user set for sessions of this kind that request none.
+    pub fn policy(&self, wanted: &CreateSession) -> Option<&PolicyRequest> {
+        self.entries.get(base_name(wanted)).and_then(|entry| entry.policy.as_ref())
+    }
+
+    /// How long a worker of this kind may take to become ready, if the user set a time.
+    pub fn ready_timeout(&self, wanted: &CreateSession) -> Option<Duration> {
+        self.entries.get(base_name(wanted)).and_then(WorkerEntry::ready)
+    }
+
+    /// The launcher of a kind.
+    pub fn launcher(&self, kind: &str) -> Result<&dyn Launcher, Failure> {
+        self.launchers.get(kind).map(|launcher| &**launcher).ok_or_else(|| {
+            let names = self.launchers.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let message = format!("unknown worker {kind:?}; this node has: {names}");
+            Failure::new(ErrorCode::BadRequest, message)
+        })
     }
 
     /// How to start the worker that `wanted` asks for, in `workspace`. Blocks: it may run a program to find
     /// the interpreter.
     pub fn recipe(&self, wanted: &CreateSession, workspace: &Path) -> Result<Recipe, Failure> {
         let name = wanted.worker.as_deref().unwrap_or(kinds::DEFAULT.name);
-        match self.launchers.iter().find(|launcher| launcher.kind().name == name) {
-            Some(launcher) => launcher.recipe(wanted, workspace),
-            None => {
-                let message =
-                    format!("unknown worker {name:?}; this release has: {}", kinds::names());
-                Err(Failure::new(ErrorCode::BadRequest, message))
+        let base = base_name(wanted);
+        if name != base && !kinds::find(base).is_some_and(|kind| kind.has_variants) {
+            let message =
+                format!("the worker {base:?} has no variants, so {name:?} is not a worker");
+            return Err(Failure::new(ErrorCode::BadRequest, message));
+        }
+        if wanted.terminal.is_some() && base != kinds::shell::KIND.name {
+            let message = format!("the worker {base:?} has no terminal; only `shell` has one");
+            return Err(Failure::new(ErrorCode::BadRequest, message));
+        }
+        let mut recipe = self.launcher(base)?.recipe(wanted, workspace)?;
+        if let Some(entry) = self.entries.get(base) {
+            for (variable, value) in &entry.environment {
+                if !wanted.env.contains_key(variable) {
+                    recipe.env.insert(variable.clone(), value.clone());
+                }
             }
+            recipe.needed.extend(entry.files.iter().cloned());
+        }
+        if let Some(size) = &wanted.terminal {
+            let size = format!("{}x{}", size.columns, size.rows);
+            recipe.env.insert(TERMINAL_VARIABLE.to_owned(), size);
+        }
+        Ok(recipe)
+    }
+}
+
+/// The name of the kind that a session requests, without its variant.
+fn base_name(wanted: &CreateSession) -> &str {
+    let name = wanted.worker.as_deref().unwrap_or(kinds::DEFAULT.name);
+    name.split_once(VARIANT_SEPARATOR).map_or(name, |(base, _)| base)
+}
+
+/// The description of a built-in kind whose interpreter was found or not.
+fn built_in_info(kind: &WorkerKind, found: Result<PathBuf, Failure>) -> WorkerInfo {
+    let (interpreter, missing) = match found {
+        Ok(path) => (Some(path.display().to_string()), None),
+        Err(failure) => (None, Some(failure.message)),
+    };
+    WorkerInfo {
+        name: kind.name.to_owned(),
+        language: kind.language.to_owned(),
+        source: WorkerSource::BuiltIn,
+        extensions: kind.extensions.iter().map(|extension| (*extension).to_owned()).collect(),
+        interpreter,
+        starts: kind.starts.to_vec(),
+        missing,
+    }
+}
+
+/// Checks that a session does not name an interpreter for a kind that has none to choose.
+fn no_interpreter(wanted: &CreateSession, kind: &str) -> Result<(), Failure> {
+    match &wanted.interpreter {
+        None => Ok(()),
+        Some(_) => {
+            let message = format!("the worker {kind:?} takes no interpreter");
+            Err(Failure::new(ErrorCode::BadRequest, message))
         }
     }
 }

@@ -4,6 +4,7 @@ mod egress;
 mod files;
 mod forks;
 mod servers;
+mod workers;
 
 use std::collections::BTreeMap;
 
@@ -20,6 +21,7 @@ pub use servers::{
     Server, ServerList, ServerSessions, ServerState, ServersQuery, SessionTool, SessionTools,
     SessionToolsQuery,
 };
+pub use workers::{TerminalSize, WorkerInfo, WorkerList, WorkerSource};
 
 use crate::confinement::Confinement;
 use crate::event::{EndReason, Event, EventKind, Receipt, StartedBy, TurnError, Usage};
@@ -77,11 +79,11 @@ pub struct CreateSession {
     /// The session's id. Default: the node generates one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<SessionId>,
-    /// The kind of worker. Default: `python`.
+    /// The kind of worker, as `GET /v1/workers` names it, or `jupyter:KERNEL`. Default: `python`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
-    /// The interpreter, or the directory of a virtual environment. Default: the nearest `.venv` at or above
-    /// the workspace, else the interpreter on PATH.
+    /// The interpreter, or the directory of a virtual environment. Default for Python: the nearest `.venv`
+    /// at or above the workspace, else the interpreter on PATH.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interpreter: Option<String>,
     /// The directory that the code works in. Default: a new directory for this session.
@@ -96,6 +98,9 @@ pub struct CreateSession {
     /// Environment variables to add.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// Gives the code a terminal of this size. Only the worker `shell` has terminals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<TerminalSize>,
     /// How long an interrupted turn may take to stop. After that, its worker is killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt_grace_ms: Option<u64>,

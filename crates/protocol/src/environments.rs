@@ -34,6 +34,9 @@ pub struct EnvironmentsFile {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EnvironmentEntry {
+    /// The kind of worker. Default: `python`.
+    #[serde(default = "default_worker", skip_serializing_if = "is_default_worker")]
+    pub worker: String,
     /// A path to an interpreter or a virtual environment, or a name on PATH.
     pub interpreter: String,
     /// Modules that are preloaded into its workers, in addition to those of the standard library.
@@ -59,6 +62,8 @@ pub enum EnvironmentsFileError {
     Preload(String),
     #[error("{0:?} in a preload list is not a module name")]
     Module(String),
+    #[error("the environment {interpreter:?} has the worker {worker:?}, which has no zygotes")]
+    Worker { interpreter: String, worker: String },
 }
 
 impl EnvironmentsFile {
@@ -75,6 +80,10 @@ impl EnvironmentsFile {
             if entry.pool.is_some_and(|pool| pool > POOL_MAX) {
                 return Err(EnvironmentsFileError::Pool(entry.interpreter.clone()));
             }
+            if !kinds::find(&entry.worker).is_some_and(|kind| kind.starts_by(StartedBy::Zygote)) {
+                let (interpreter, worker) = (entry.interpreter.clone(), entry.worker.clone());
+                return Err(EnvironmentsFileError::Worker { interpreter, worker });
+            }
             if entry.preload.len() > PRELOAD_MAX {
                 return Err(EnvironmentsFileError::Preload(entry.interpreter.clone()));
             }
@@ -90,12 +99,21 @@ impl EnvironmentsFile {
     pub fn default_entries() -> Vec<EnvironmentEntry> {
         let forked = kinds::ALL.iter().filter(|kind| kind.starts_by(StartedBy::Zygote));
         let entry = |kind: &WorkerKind| EnvironmentEntry {
+            worker: kind.name.to_owned(),
             interpreter: kind.interpreter.to_owned(),
             preload: Vec::new(),
             pool: None,
         };
         forked.map(entry).collect()
     }
+}
+
+fn default_worker() -> String {
+    kinds::DEFAULT.name.to_owned()
+}
+
+fn is_default_worker(worker: &String) -> bool {
+    *worker == kinds::DEFAULT.name
 }
 
 /// Whether the name consists of identifiers separated by dots.
@@ -127,6 +145,9 @@ pub struct EnvironmentList {
 /// The current state of an environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Environment {
+    /// The kind of worker.
+    #[serde(default = "default_worker")]
+    pub worker: String,
     /// The interpreter as the file names it.
     pub interpreter: String,
     /// The program that the name resolves to.
@@ -190,6 +211,7 @@ mod tests {
             (good.replace("\"pool\": 4", "\"pool\": 65"), "more than 64"),
             (good.replace("numpy", "import os"), "not a module name"),
             (good.replace("\"pool\"", "\"pools\""), "unknown field"),
+            (good.replace("\"pool\"", "\"worker\": \"shell\", \"pool\""), "has no zygotes"),
         ] {
             let error = EnvironmentsFile::parse(&bad).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");

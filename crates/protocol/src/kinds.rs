@@ -1,7 +1,12 @@
 //! The kinds of worker of this release, as data. Node, MCP door and CLI take facts about a language from its
 //! kind. The worker of a session declares its own capabilities.
 
+pub mod javascript;
+pub mod jupyter;
+pub mod pyodide;
 pub mod python;
+pub mod r;
+pub mod shell;
 
 use crate::event::StartedBy;
 
@@ -14,12 +19,16 @@ pub struct WorkerKind {
     pub language: &'static str,
     /// The file name extensions of the language.
     pub extensions: &'static [&'static str],
+    /// The programs of a `#!` line that mean this kind, without a version number at their end.
+    pub shebangs: &'static [&'static str],
     /// The program on PATH that runs the worker if a session names no other interpreter.
     pub interpreter: &'static str,
     /// Arguments with which the interpreter prints its version and its real path, separated by a space.
     pub version_arguments: &'static [&'static str],
     /// The capabilities of its workers ([`crate::worker`]).
     pub capabilities: &'static [&'static str],
+    /// Whether a session names a variant after the kind's name, as in `jupyter:ir`.
+    pub has_variants: bool,
     /// How its workers can be started.
     pub starts: &'static [StartedBy],
     /// How the REPL decides that typed code is complete.
@@ -32,6 +41,12 @@ pub struct WorkerKind {
 pub enum TypedInput {
     /// All brackets and quotes are closed, and an indented block ends with an empty line.
     IndentedBlocks,
+    /// All brackets and quotes are closed, and the last line does not end in an operator.
+    Brackets,
+    /// All quotes, here-documents and compound commands are closed.
+    Shell,
+    /// Every line is complete.
+    Lines,
 }
 
 /// The words of a language for types and values, used in tool signatures.
@@ -56,24 +71,26 @@ pub const ALL: &[WorkerKind] = &[python::KIND];
 /// The kind of a session whose client requests none.
 pub const DEFAULT: &WorkerKind = &ALL[0];
 
-/// The kind of this name.
+/// Separates the name of a kind from the name of one of its variants: `jupyter:ir`.
+pub const VARIANT_SEPARATOR: char = ':';
+
+/// The kind of this name. A name with a variant (`jupyter:ir`) finds the kind before the separator.
 pub fn find(name: &str) -> Option<&'static WorkerKind> {
-    ALL.iter().find(|kind| kind.name == name)
+    let (base, has_variant) = match name.split_once(VARIANT_SEPARATOR) {
+        Some((base, _)) => (base, true),
+        None => (name, false),
+    };
+    ALL.iter().find(|kind| kind.name == base && (kind.has_variants || !has_variant))
 }
 
-/// The terms of a session's language, by the name of its kind.
+/// The built-in kind whose files have this extension.
+pub fn by_extension(extension: &str) -> Option<&'static WorkerKind> {
+    ALL.iter().find(|kind| kind.extensions.contains(&extension))
+}
+
+/// The terms of a session's language, by the name of its kind. A worker of the configuration file takes JSON.
 pub fn terms_of(name: &str) -> &'static LanguageTerms {
-    &find(name).unwrap_or(DEFAULT).terms
-}
-
-/// The names of all kinds, for people.
-pub fn names() -> String {
-    ALL.iter().map(|kind| kind.name).collect::<Vec<_>>().join(", ")
-}
-
-/// The languages of all kinds, for people.
-pub fn languages() -> String {
-    ALL.iter().map(|kind| kind.language).collect::<Vec<_>>().join(" or ")
+    find(name).map_or(&shell::JSON_TERMS, |kind| &kind.terms)
 }
 
 impl WorkerKind {
@@ -97,5 +114,6 @@ mod tests {
             assert!(!ALL[..index].iter().any(same), "{}: an extension has two kinds", kind.name);
         }
         assert_eq!(find("none"), None);
+        assert_eq!(find("python:3"), None);
     }
 }

@@ -8,7 +8,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::commands::{
     attach, completions, doctor, down, du, egress, environments, fork, install, interrupt, kill,
     logs, man, mcp, node, policy, prune, ps, repl, run, servers, status, token, tools, uninstall,
-    up,
+    up, workers,
 };
 use crate::terminal::Terminal;
 
@@ -51,6 +51,7 @@ enum CliCommand {
     Tools(tools::Args),
     Servers(servers::Args),
     Environments(environments::Args),
+    Workers(workers::Args),
     Attach(attach::Args),
     Interrupt(interrupt::Args),
     Fork(fork::Args),
@@ -110,6 +111,7 @@ fn dispatch(command: CliCommand, terminal: &mut Terminal) -> anyhow::Result<Exit
             CliCommand::Tools(args) => tools::run(args, terminal).await,
             CliCommand::Servers(args) => servers::run(args, terminal).await,
             CliCommand::Environments(args) => environments::run(args, terminal).await,
+            CliCommand::Workers(args) => workers::run(args, terminal).await,
             CliCommand::Attach(args) => attach::run(args, terminal).await,
             CliCommand::Interrupt(args) => interrupt::run(args, terminal).await,
             CliCommand::Fork(args) => fork::run(args, terminal).await,

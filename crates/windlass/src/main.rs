@@ -26,6 +26,7 @@ mod size;
 mod storage_notes;
 mod terminal;
 mod typed_input;
+mod worker_choice;
 mod workspace;
 
 fn main() -> ExitCode {

@@ -1,6 +1,8 @@
-//! Decides whether the typed lines are a complete input, by simple rules: brackets and quotes are closed,
-//! the last line does not end in a colon or a backslash, and an empty line ends an indented block. The worker
-//! reports syntax errors.
+//! Decides whether the typed lines are a complete input, by simple rules for each family of languages. The
+//! worker reports syntax errors.
+
+mod brackets;
+mod shell;
 
 use windlass_protocol::kinds::TypedInput;
 
@@ -14,9 +16,14 @@ pub enum Completeness {
 pub fn check(rules: TypedInput, source: &str) -> Completeness {
     match rules {
         TypedInput::IndentedBlocks => indented_blocks(source),
+        TypedInput::Brackets => brackets::check(source),
+        TypedInput::Shell => shell::check(source),
+        TypedInput::Lines => Completeness::Complete,
     }
 }
 
+/// Brackets and quotes are closed, the last line does not end in a colon or a backslash, and an empty line
+/// ends an indented block.
 fn indented_blocks(source: &str) -> Completeness {
     let Some(last) = source.lines().last() else { return Completeness::Complete };
     // `lines` does not return an empty last line.

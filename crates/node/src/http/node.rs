@@ -8,7 +8,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::{OpenApi, ToSchema};
-use windlass_protocol::api::{ApiError, NodeStatus, StopNode};
+use windlass_protocol::api::{ApiError, NodeStatus, StopNode, WorkerList};
 use windlass_protocol::disk::{DiskUse, PruneRequest, Pruned};
 use windlass_protocol::environments::{EnvironmentList, EnvironmentsQuery};
 use windlass_protocol::limits::WAIT_MS_MAX;
@@ -18,6 +18,7 @@ use super::body::{Asked, JsonBody};
 use super::openapi::Document;
 use super::reply::Answer;
 use crate::disk;
+use crate::failure::Failure;
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Health {
@@ -47,6 +48,16 @@ pub(super) async fn environments(
     // After the wait, the reply shows the current state.
     let _ = tokio::time::timeout(wait, app.host.provision.settled()).await;
     Json(app.host.provision.environments())
+}
+
+/// The kinds of worker that sessions can request, and what is missing for them on this machine.
+#[utoipa::path(get, path = "/v1/workers",
+    responses((status = 200, body = WorkerList), (status = "default", body = ApiError)))]
+pub(super) async fn workers(State(app): State<App>) -> Answer<Json<WorkerList>> {
+    let workers = app.host.workers.clone();
+    // The search for interpreters touches the disk and may run a program.
+    let listed = tokio::task::spawn_blocking(move || workers.list()).await;
+    Ok(Json(listed.map_err(|error| Failure::internal(&error.to_string()))?))
 }
 
 /// Figures in Prometheus' text format.

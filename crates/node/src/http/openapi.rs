@@ -42,6 +42,7 @@ use super::{egress, events, files, node, output, sessions, tools, tools_list, tu
         tools::attach,
         tools_list::list,
         node::environments,
+        node::workers,
         node::health,
         node::version,
         node::metrics,

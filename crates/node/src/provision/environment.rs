@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use windlass_protocol::environments::{
     self, EnvironmentEntry, POOL_DEFAULT, PoolInfo, ZygoteInfo, ZygoteState,
 };
+use windlass_protocol::kinds;
 
 use super::pool::{FreeMemory, PoolEffect, PoolEvent, PoolKey, WorkerNo, WorkerPool};
 use super::pool_base::{PlannedSession, PoolBase};
@@ -65,8 +66,9 @@ impl Environment {
         let state = EnvironmentState {
             program: None,
             zygote: ZygoteStage::None,
-            // The zygote starts with the node, so that the first session finds it ready.
-            used: Some(born),
+            // The default kind's zygote starts with the node, so that the first session finds it ready. Other
+            // zygotes start with the first session of their kind.
+            used: (entry.worker == kinds::DEFAULT.name).then_some(born),
             memory: FreeMemory::Enough,
             pool: WorkerPool::new(pool_size),
             bases: Vec::new(),
@@ -122,6 +124,7 @@ impl Environment {
         };
         let (ready, size) = state.pool.counts();
         environments::Environment {
+            worker: self.entry.worker.clone(),
             interpreter: self.entry.interpreter.clone(),
             program: state.program.as_ref().map(|program| program.display().to_string()),
             preload: self.entry.preload.clone(),

@@ -126,7 +126,7 @@ impl Planner {
         SurveyInput {
             workspace: dir.workspace.clone(),
             workspace_is_new: dir.workspace_is_new,
-            program: Some(recipe.program.clone()),
+            program: recipe.program.clone(),
             needed: recipe.needed.clone(),
             tmp: dir.tmp.clone(),
             family: Some(dir.family_dir.clone()),

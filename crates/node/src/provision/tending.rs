@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::UnixStream;
+use windlass_protocol::SessionId;
 use windlass_protocol::api::CreateSession;
 use windlass_protocol::confinement::Isolation;
-use windlass_protocol::{ErrorCode, SessionId};
+use windlass_protocol::environments::EnvironmentEntry;
 
 use super::Provision;
 use super::environment::{Environment, ZygoteStage};
@@ -18,7 +19,6 @@ use super::pool_base::PoolBase;
 use super::pooled::PooledWorker;
 use super::zygote::{Zygote, ZygoteError};
 use crate::config::StartBy;
-use crate::failure::Failure;
 
 /// How often the task checks for idle zygotes, if nothing else wakes it.
 const ROUND: Duration = Duration::from_secs(30);
@@ -116,15 +116,16 @@ async fn tend_environment(provision: &Arc<Provision>, index: usize, memory: Free
 
 /// Finds the interpreter that an entry names. May run a program for this.
 async fn find_program(provision: &Arc<Provision>, environment: &Environment) {
-    let (workers, named) = (provision.workers.clone(), environment.entry.interpreter.clone());
-    let found = tokio::task::spawn_blocking(move || match workers.of_environments() {
-        Some(launcher) => launcher.named_interpreter(&named),
-        None => Err(no_zygotes()),
+    let (workers, entry) = (provision.workers.clone(), environment.entry.clone());
+    let found = tokio::task::spawn_blocking(move || {
+        workers.launcher(&entry.worker)?.named_interpreter(&entry.interpreter)
     })
     .await;
     let mut state = environment.lock();
     match found {
         Ok(Ok(program)) => state.program = Some(program),
+        // No session has asked for this interpreter, so nothing is missing.
+        Ok(Err(_)) if state.used.is_none() => {}
         Ok(Err(failure)) => {
             state.zygote = ZygoteStage::Failed { why: failure.message, since: Instant::now() };
         }
@@ -135,10 +136,11 @@ async fn find_program(provision: &Arc<Provision>, environment: &Environment) {
 /// Computes the base of sessions with the default policy, and fills the pool for it.
 async fn find_base(provision: &Arc<Provision>, environment: &Environment) {
     let Some(program) = environment.lock().program.clone() else { return };
+    let worker = Some(environment.entry.worker.clone());
     let asked = provision.clone();
     let found = tokio::task::spawn_blocking(move || {
         let interpreter = Some(program.to_str()?.to_owned());
-        let wanted = CreateSession { interpreter, ..CreateSession::default() };
+        let wanted = CreateSession { worker, interpreter, ..CreateSession::default() };
         let recipe = asked.workers.recipe(&wanted, &asked.config.workspaces_dir()).ok()?;
         asked.planner.default_base(&recipe)
     });
@@ -155,12 +157,12 @@ fn start(stage: &mut ZygoteStage, provision: &Arc<Provision>, index: usize) {
 async fn start_zygote(provision: Arc<Provision>, index: usize) {
     let environment = &provision.environments.list[index];
     let program = environment.lock().program.clone().unwrap_or_default();
-    let preload = environment.entry.preload.clone();
+    let EnvironmentEntry { worker, preload, .. } = environment.entry.clone();
     let number = provision.environments.next_number();
     let started = {
         let provision = provision.clone();
         tokio::task::spawn_blocking(move || {
-            let launcher = provision.workers.of_environments().ok_or_else(no_zygotes);
+            let launcher = provision.workers.launcher(&worker);
             let recipe = launcher.and_then(|launcher| launcher.zygote(&program, &preload));
             let recipe = recipe.map_err(|failure| ZygoteError::Untrusted(failure.message))?;
             Zygote::start(&provision.makers.keepers, &provision.trust, recipe, number)
@@ -185,10 +187,6 @@ async fn start_zygote(provision: Arc<Provision>, index: usize) {
     };
     environment.lock().zygote = stage;
     provision.environments.wanted.notify_one();
-}
-
-fn no_zygotes() -> Failure {
-    Failure::new(ErrorCode::WorkerFailed, "this release has no kind of worker with zygotes")
 }
 
 /// Waits for a zygote's end, and updates its environment.

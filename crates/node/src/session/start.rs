@@ -35,6 +35,7 @@ use crate::failure::Failure;
 use crate::provision::{
     KeeperEndpoint, Lease, SessionResources, SessionSpec, WorkerParts, WorkerStart,
 };
+use crate::workers::Workers;
 use windlass_egress::Ledger;
 
 /// How long a keeper may take to read its launch message, if the message does not fit into its socket buffer.
@@ -152,7 +153,7 @@ fn prepare(
     id: &SessionId,
     wanted: &CreateSession,
 ) -> Result<PreparedSession, Failure> {
-    let policy = policy_of(wanted)?;
+    let policy = policy_of(&context.host.workers, wanted)?;
     let limits = policy.limits;
     if context.journal.has_session(id) {
         return Err(exists(id));
@@ -161,7 +162,10 @@ fn prepare(
     let spec = spec_of(context, wanted, policy, &lease);
     match record(context, id, wanted, &lease, &spec) {
         Ok(log) => {
-            let launch = launch_of(context, id, &lease, limits);
+            let mut launch = launch_of(context, id, &lease, limits);
+            if let Some(timeout) = context.host.workers.ready_timeout(wanted) {
+                launch.start_timeout_ms = millis(timeout);
+            }
             Ok(PreparedSession {
                 log,
                 keeper: lease.keeper,
@@ -189,7 +193,7 @@ fn record(
         id: id.clone(),
         created_at_ms: now_ms(),
         workspace: lease.resources.dir.workspace.display().to_string(),
-        worker_kind: lease.worker.recipe.kind.name.to_owned(),
+        worker_kind: lease.worker.recipe.name.clone(),
         spec: spec.record()?,
         quota_bytes: wanted
             .output_quota_bytes
@@ -255,9 +259,13 @@ pub(super) fn make_cgroups(
     })
 }
 
-fn policy_of(wanted: &CreateSession) -> Result<Policy, Failure> {
-    let asked = wanted.policy.clone().unwrap_or_default();
-    asked.resolve().map_err(|error| Failure::new(ErrorCode::BadRequest, error.to_string()))
+fn policy_of(workers: &Workers, wanted: &CreateSession) -> Result<Policy, Failure> {
+    let asked = wanted.policy.as_ref().or_else(|| workers.policy(wanted));
+    asked
+        .cloned()
+        .unwrap_or_default()
+        .resolve()
+        .map_err(|error| Failure::new(ErrorCode::BadRequest, error.to_string()))
 }
 
 /// Builds a session's owner and its handle. The attach is sent; the keeper must still answer it.

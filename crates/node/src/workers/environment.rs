@@ -20,3 +20,8 @@ pub(super) fn of_worker(added: &BTreeMap<String, String>) -> BTreeMap<String, St
     env.extend(added.iter().map(|(name, value)| (name.clone(), value.clone())));
     env
 }
+
+/// The node's PATH.
+pub(super) fn path() -> Option<String> {
+    std::env::var("PATH").ok()
+}

@@ -4,15 +4,16 @@
 mod layout;
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, Read};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use windlass_protocol::ErrorCode;
-use windlass_protocol::api::CreateSession;
-use windlass_protocol::kinds::{self, WorkerKind};
+use windlass_protocol::api::{CreateSession, WorkerInfo};
+use windlass_protocol::kinds;
 
+use super::lookup::{self, cannot_run, is_script, on_path, unresolved};
 use super::program_files::{self, EmbeddedFile};
 use super::{Launcher, Recipe, ZygoteRecipe, environment};
 use crate::failure::Failure;
@@ -228,8 +229,9 @@ impl Python {
 }
 
 impl Launcher for Python {
-    fn kind(&self) -> &'static WorkerKind {
-        &kinds::python::KIND
+    fn info(&self) -> WorkerInfo {
+        let found = self.named_interpreter(DEFAULT_INTERPRETER);
+        super::built_in_info(&kinds::python::KIND, found)
     }
 
     fn recipe(&self, wanted: &CreateSession, workspace: &Path) -> Result<Recipe, Failure> {
@@ -247,8 +249,9 @@ impl Launcher for Python {
         let argv = [&interpreter.display().to_string(), "-u", "-c", BOOT, &self.root_text()]
             .map(str::to_owned)
             .to_vec();
-        let (program, real) = (self.root.clone(), way.real);
-        Ok(Recipe { kind: self.kind(), argv, env, interpreter, real, program, needed })
+        let (program, real) = (Some(self.root.clone()), way.real);
+        let name = kinds::python::KIND.name.to_owned();
+        Ok(Recipe { name, argv, env, interpreter, real, program, needed })
     }
 
     fn named_interpreter(&self, named: &str) -> Result<PathBuf, Failure> {
@@ -279,8 +282,8 @@ impl Launcher for Python {
         Ok(ZygoteRecipe { argv, env, reads_at_start, sources, trusted })
     }
 
-    fn program(&self) -> &Path {
-        &self.root
+    fn program(&self) -> Option<&Path> {
+        Some(&self.root)
     }
 }
 
@@ -304,17 +307,9 @@ fn reads_at_start(name: &str) -> bool {
     NAMES.contains(&name) || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
 }
 
-/// The paths of an interpreter's installation: its virtual environment, if any, and the prefix with `bin`
-/// and `lib`, or the program alone if it has no such prefix.
+/// The paths of an interpreter's installation: its virtual environment, if any, and its prefix.
 fn installation(interpreter: &Path, real: &Path) -> Vec<PathBuf> {
-    let installed = real
-        .parent()
-        .filter(|bin| bin.ends_with("bin"))
-        .and_then(Path::parent)
-        .filter(|prefix| prefix.join("lib").is_dir())
-        .map(Path::to_owned);
-    let installed = installed.unwrap_or_else(|| real.to_owned());
-    venv_of(interpreter).into_iter().chain([installed]).collect()
+    venv_of(interpreter).into_iter().chain([lookup::prefix_of(real)]).collect()
 }
 
 /// Sets the variables of an activated virtual environment, if the interpreter is in one.
@@ -325,16 +320,6 @@ fn enter_venv(interpreter: &Path, env: &mut BTreeMap<String, String>) {
         env.insert("PATH".into(), path);
         env.insert("VIRTUAL_ENV".into(), venv.display().to_string());
     }
-}
-
-fn cannot_run(interpreter: &Path, why: &str) -> Failure {
-    let message = format!("cannot run the interpreter {}: {why}", interpreter.display());
-    Failure::new(ErrorCode::WorkerFailed, message)
-}
-
-fn unresolved(interpreter: &Path, error: &ResolveError) -> Failure {
-    let why = format!("{error}; remove the symlink, or name another interpreter");
-    cannot_run(interpreter, &why)
 }
 
 fn untrusted(interpreter: &Path, why: &Distrust) -> Failure {
@@ -359,16 +344,6 @@ fn named_interpreter(named: &str, path: Option<&String>) -> Result<PathBuf, Fail
         return Err(cannot_run(given, "there is no such file"));
     }
     Ok(given.to_owned())
-}
-
-fn on_path(name: &str, path: Option<&String>) -> Result<PathBuf, Failure> {
-    // Skip empty and relative entries: they depend on the node's working directory.
-    path.into_iter()
-        .flat_map(std::env::split_paths)
-        .filter(|dir| dir.is_absolute())
-        .map(|dir| dir.join(name))
-        .find(|candidate| candidate.is_file())
-        .ok_or_else(|| cannot_run(Path::new(name), "it is not on PATH"))
 }
 
 /// The interpreter of the nearest `.venv` at or above `workspace`.
@@ -397,12 +372,6 @@ fn is_venv(directory: &Path) -> bool {
     directory.join("pyvenv.cfg").is_file()
 }
 
-fn is_script(path: &Path) -> bool {
-    let mut start = [0; 2];
-    std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok()
-        && &start == b"#!"
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -429,16 +398,5 @@ mod tests {
         let failure = named_interpreter("/no/such/python", None).unwrap_err();
         assert_eq!(failure.code, ErrorCode::WorkerFailed);
         assert!(failure.message.contains("/no/such/python"));
-    }
-
-    #[test]
-    fn relative_entries_of_path_are_skipped() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("python3"), "").unwrap();
-        let absolute = dir.path().display().to_string();
-        let relative = format!(":.:../../../../../../../..{absolute}");
-        assert!(on_path("python3", Some(&relative)).is_err());
-        let found = on_path("python3", Some(&format!("{relative}:{absolute}"))).unwrap();
-        assert_eq!(found, dir.path().join("python3"));
     }
 }

@@ -16,6 +16,7 @@ use windlass_mcp::{Connect, Door, DoorOptions, Transport, http};
 use windlass_node::failure::Failure;
 use windlass_node::{
     ClaimError, Config, EnvironmentsConfig, HoldMode, Listen, Reach, Router, RunError, StartBy,
+    WorkersConfig,
 };
 use windlass_protocol::ErrorCode;
 use windlass_protocol::environments::EnvironmentsFile;
@@ -31,6 +32,9 @@ const START: &str = "WINDLASS_START";
 
 /// Variable with the path of the environments file, for a node that a client starts.
 const ENVIRONMENTS: &str = "WINDLASS_ENVIRONMENTS";
+
+/// Variable with the path of the configuration file, for a node that a client starts.
+const CONFIG: &str = "WINDLASS_CONFIG";
 
 /// Variables for the age and size limits of ended sessions, for a node that a client starts.
 const RETAIN_AGE: &str = "WINDLASS_RETAIN_AGE";
@@ -176,6 +180,24 @@ fn environments() -> EnvironmentsConfig {
     }
 }
 
+/// The workers of the configuration file. An invalid file does not stop the node: `windlass workers` reports
+/// the error, and the built-in workers stay.
+fn workers() -> WorkersConfig {
+    let named = path_in(CONFIG);
+    let file = named.clone().unwrap_or_else(|| config_dir().join("config.toml"));
+    let invalid = |why: String| WorkersConfig {
+        error: Some(format!("cannot use {}: {why}", file.display())),
+        ..WorkersConfig::default()
+    };
+    match std::fs::read_to_string(&file) {
+        Ok(text) => WorkersConfig::parse(&text).unwrap_or_else(|error| invalid(error.to_string())),
+        Err(error) if error.kind() == ErrorKind::NotFound && named.is_none() => {
+            WorkersConfig::default()
+        }
+        Err(error) => invalid(error.to_string()),
+    }
+}
+
 fn path_in(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
@@ -219,6 +241,7 @@ fn configure(args: &Args) -> anyhow::Result<Config> {
         config.defaults.deadline = deadline.duration();
     }
     config.environments = environments();
+    config.workers = workers();
     if let Some(named) = std::env::var_os(START).filter(|named| !named.is_empty()) {
         let named = named.to_string_lossy();
         config.start = StartBy::parse(&named)

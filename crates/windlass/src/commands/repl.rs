@@ -11,7 +11,7 @@ use rustyline::history::FileHistory;
 use rustyline::{Config, Editor};
 use windlass_client::{Client, fresh_turn_id};
 use windlass_protocol::SessionId;
-use windlass_protocol::api::SubmitTurn;
+use windlass_protocol::api::{CreateSession, SubmitTurn};
 use windlass_protocol::kinds::{self, TypedInput};
 
 use crate::answers::{AnswerReader, Echo};
@@ -22,6 +22,7 @@ use crate::policy_options::PolicyOptions;
 use crate::session_guard::SessionGuard;
 use crate::terminal::Terminal;
 use crate::typed_input::{Completeness, check};
+use crate::worker_choice::WorkerOptions;
 use crate::workspace::WorkspaceChoice;
 use crate::{duration, exit, node_access};
 
@@ -34,8 +35,8 @@ const EXIT_WORDS: [&str; 4] = ["exit", "quit", "exit()", "quit()"];
 /// Open an interactive session
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Input continues on the next line while a bracket, a quote or an indented block is open. Ctrl-C
-interrupts the running code; Ctrl-D exits. Images are saved to files, and the paths are printed.
+Input continues on the next line while a bracket, a quote or a block is open, by the rules of the
+worker's language. Ctrl-C interrupts the running code; Ctrl-D exits. Images are saved to files, and the paths are printed.
 
 When the command ends (Ctrl-D, a closed terminal, SIGTERM), the session that it created ends too.
 With --keep the session stays.
@@ -43,6 +44,7 @@ With --keep the session stays.
 Examples:
   windlass repl                      a new session in the current directory
   windlass repl --interpreter .venv  use the interpreter of a virtual environment
+  windlass repl --worker r           R instead of Python; `windlass workers` lists all
   windlass repl --policy read-only   a session that can write only to a private /tmp
   windlass repl --session SESSION    continue in an existing session")]
 pub struct Args {
@@ -50,7 +52,9 @@ pub struct Args {
     #[arg(
         long,
         value_name = "ID",
-        conflicts_with_all = ["workspace", "interpreter", "keep", "idle", "PolicyOptions"]
+        conflicts_with_all = [
+            "workspace", "interpreter", "keep", "idle", "WorkerOptions", "PolicyOptions"
+        ]
     )]
     session: Option<SessionId>,
     /// The workspace of the new session; default: the current directory, unless it is a home
@@ -69,6 +73,8 @@ pub struct Args {
     /// node's setting, usually 24h
     #[arg(long, value_name = "DURATION", value_parser = duration::parse_timeout, requires = "keep")]
     idle: Option<Timeout>,
+    #[command(flatten)]
+    worker: WorkerOptions,
     #[command(flatten)]
     policy: PolicyOptions,
 }
@@ -91,14 +97,18 @@ async fn interact(
         None => {
             let workspace = WorkspaceChoice::choose(args.workspace.as_deref(), terminal)?;
             let (afterwards, idle_s) = after_command(args.keep, args.idle);
-            let made = create_in(&client, workspace, args.interpreter.as_deref(), policy, idle_s);
+            let worker = args.worker.worker.clone();
+            let terminal = args.worker.terminal(worker.as_deref());
+            let named = args.interpreter.as_deref();
+            let wanted = CreateSession { worker, terminal, idle_s, ..CreateSession::default() };
+            let made = create_in(&client, workspace, named, policy, wanted);
             guard.create(afterwards, made).await?
         }
     };
     guard.attend(&session.id);
     let mut follower = SessionFollower::new(&client, &session);
     let mut source = CodeSource::new(&client)?;
-    let rules = kinds::find(&session.kind).unwrap_or(kinds::DEFAULT).typed;
+    let rules = kinds::find(&session.kind).map_or(TypedInput::Lines, |kind| kind.typed);
     let mut person = Person::new(terminal, Some(AnswerReader::from_stdin()?))?;
     guard.leave_ctrl_c_to_turn();
     if matches!(source, CodeSource::Editor { .. }) {

@@ -17,6 +17,7 @@ use crate::follow::{CtrlC, FollowEnd, Person, SessionFollower};
 use crate::policy_options::PolicyOptions;
 use crate::session_guard::{AfterCommand, SessionGuard};
 use crate::terminal::Terminal;
+use crate::worker_choice::WorkerOptions;
 use crate::workspace::WorkspaceChoice;
 use crate::{duration, exit, node_access};
 
@@ -24,7 +25,7 @@ use crate::{duration, exit, node_access};
 /// session; the timeout is for a command that was killed.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Run a file of code and show its output
+/// Run code and show its output
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The code runs in a new, confined session in the current directory; `windlass policy explain`
@@ -41,18 +42,25 @@ closed terminal, SIGTERM or a closed pipe ended the command.
 Examples:
   windlass run job.py --deadline 5m
   echo 'input(\"name? \")' | windlass run -
+  windlass run build.sh                    the extension or the `#!` line selects the worker
+  windlass run -c 'make test' --worker shell
   windlass run setup.py --keep             keep the session for later commands
   windlass run more.py --session SESSION   run in that session
   windlass run get.py --allow-host pypi.org --memory 1G")]
 pub struct Args {
     /// The file to run, or - for standard input
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    #[arg(value_name = "FILE", required_unless_present = "code")]
+    file: Option<PathBuf>,
+    /// Run this code instead of a file
+    #[arg(short = 'c', value_name = "CODE", conflicts_with = "file")]
+    code: Option<String>,
     /// Run in this session instead of a new one
     #[arg(
         long,
         value_name = "ID",
-        conflicts_with_all = ["workspace", "interpreter", "keep", "idle", "PolicyOptions"]
+        conflicts_with_all = [
+            "workspace", "interpreter", "keep", "idle", "WorkerOptions", "PolicyOptions"
+        ]
     )]
     session: Option<SessionId>,
     /// The workspace of the new session; default: the current directory, unless it is a home
@@ -72,11 +80,13 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse_timeout, requires = "keep")]
     idle: Option<Timeout>,
     #[command(flatten)]
+    worker: WorkerOptions,
+    #[command(flatten)]
     policy: PolicyOptions,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let code = read_code(&args.file, args.is_from_stdin())?;
+    let code = args.read_code()?;
     let guard = SessionGuard::start()?;
     let ran = guard.unless_exiting(run_code(&args, code, &guard, terminal)).await;
     guard.end(ran).await
@@ -84,7 +94,20 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
 
 impl Args {
     fn is_from_stdin(&self) -> bool {
-        self.file.as_os_str() == "-"
+        self.file.as_ref().is_some_and(|file| file.as_os_str() == "-")
+    }
+
+    fn read_code(&self) -> anyhow::Result<String> {
+        match &self.file {
+            None => Ok(self.code.clone().unwrap_or_default()),
+            Some(_) if self.is_from_stdin() => {
+                let mut code = String::new();
+                std::io::stdin().read_to_string(&mut code).context("cannot read standard input")?;
+                Ok(code)
+            }
+            Some(file) => std::fs::read_to_string(file)
+                .with_context(|| format!("cannot read {}", file.display())),
+        }
     }
 }
 
@@ -101,7 +124,11 @@ async fn run_code(
         None => {
             let workspace = WorkspaceChoice::choose(args.workspace.as_deref(), terminal)?;
             let (afterwards, idle_s) = after_command(args.keep, args.idle);
-            let made = create_in(&client, workspace, args.interpreter.as_deref(), policy, idle_s);
+            let worker = args.worker.choose(&client, args.file.as_deref(), &code).await?;
+            let terminal = args.worker.terminal(worker.as_deref());
+            let named = args.interpreter.as_deref();
+            let wanted = CreateSession { worker, terminal, idle_s, ..CreateSession::default() };
+            let made = create_in(&client, workspace, named, policy, wanted);
             guard.create(afterwards, made).await?
         }
     };
@@ -127,20 +154,19 @@ pub fn after_command(keep: bool, idle: Option<Timeout>) -> (AfterCommand, Option
     }
 }
 
-/// Creates a session in the workspace.
+/// Creates a session in the workspace. `wanted` has its other settings.
 pub async fn create_in(
     client: &Client,
     workspace: WorkspaceChoice,
     named: Option<&Path>,
     policy: Option<PolicyRequest>,
-    idle_s: Option<u64>,
+    wanted: CreateSession,
 ) -> anyhow::Result<Session> {
     let create = CreateSession {
         interpreter: named.map(interpreter).transpose()?,
         policy: workspace.required(policy)?,
         workspace: workspace.directory().map(text).transpose()?,
-        idle_s,
-        ..CreateSession::default()
+        ..wanted
     };
     Ok(client.create_session(&create).await?.session)
 }
@@ -155,16 +181,6 @@ fn interpreter(named: &Path) -> anyhow::Result<String> {
 fn text(path: &Path) -> anyhow::Result<String> {
     let text = path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
     Ok(text.to_owned())
-}
-
-fn read_code(file: &Path, from_stdin: bool) -> anyhow::Result<String> {
-    if !from_stdin {
-        return std::fs::read_to_string(file)
-            .with_context(|| format!("cannot read {}", file.display()));
-    }
-    let mut code = String::new();
-    std::io::stdin().read_to_string(&mut code).context("cannot read standard input")?;
-    Ok(code)
 }
 
 /// Where answers to prompts come from: standard input, unless it delivers the code.

@@ -14,13 +14,7 @@ use windlass_protocol::policy::Policy;
 use super::report::ProgramCheck;
 
 /// Languages and tools besides the interpreters of the workers, with the arguments that print the version.
-const TOOLS: [(&str, &[&str]); 5] = [
-    ("R", &["--version"]),
-    ("node", &["--version"]),
-    ("bash", &["--version"]),
-    ("git", &["--version"]),
-    ("uv", &["--version"]),
-];
+const TOOLS: [(&str, &[&str]); 2] = [("git", &["--version"]), ("uv", &["--version"])];
 
 /// Agents to look for. They are never run: some of them log in or update themselves.
 const AGENTS: [&str; 4] = ["codex", "claude", "gemini", "opencode"];
@@ -36,7 +30,13 @@ pub fn find(site: &SurveyInput) -> Vec<ProgramCheck> {
         hidden.keys().find(|hidden| real.starts_with(hidden)).cloned()
     };
     // An interpreter on PATH may be a wrapper script. It prints the path of the real interpreter itself.
-    let interpreters = kinds::ALL.iter().map(|kind| {
+    let mut seen: Vec<&str> = vec![""];
+    let with_interpreter = kinds::ALL.iter().filter(|kind| {
+        let is_new = !seen.contains(&kind.interpreter);
+        seen.push(kind.interpreter);
+        is_new
+    });
+    let interpreters = with_interpreter.map(|kind| {
         let found = on_path(kind.interpreter);
         let said = found.as_deref().and_then(|path| first_line(path, kind.version_arguments));
         let (version, path) = match said.as_deref().and_then(|said| said.split_once(' ')) {
@@ -44,7 +44,8 @@ pub fn find(site: &SurveyInput) -> Vec<ProgramCheck> {
             None => (said, found),
         };
         let hidden_by = path.as_deref().and_then(hides);
-        ProgramCheck { name: kind.interpreter, path, version, hidden_by, needed: true }
+        let needed = kind.name == kinds::DEFAULT.name;
+        ProgramCheck { name: kind.interpreter, path, version, hidden_by, needed }
     });
     let tools = TOOLS.into_iter().map(|(name, args)| {
         let path = on_path(name);
