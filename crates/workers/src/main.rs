@@ -11,7 +11,8 @@ fn main() -> ExitCode {
     let kind = arguments.next().unwrap_or_default();
     match kind.to_str() {
         Some("shell") => shell::run(),
-        Some(kind @ ("r" | "jupyter")) => {
+        Some("r") => windlass_worker_r::run(),
+        Some(kind @ "jupyter") => {
             eprintln!("windlass-worker: {kind}: not built yet");
             ExitCode::from(USAGE)
         }
