@@ -1,8 +1,10 @@
 //! The program of the workers that are written in Rust. The first argument selects the worker. Under the name
 //! `windlass-tool`, the program calls a host tool from a shell session.
 
+mod jupyter;
 mod shell;
 mod tool;
+mod tool_socket;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -21,10 +23,8 @@ fn main() -> ExitCode {
         Some("shell") => shell::run(),
         Some(shell::START_BASH) => shell::start_bash(arguments),
         Some("tool") => tool::run(arguments),
-        Some(kind @ ("r" | "jupyter")) => {
-            eprintln!("windlass-worker: {kind}: not built yet");
-            ExitCode::from(USAGE)
-        }
+        Some("r") => windlass_worker_r::run(),
+        Some("jupyter") => jupyter::run(arguments),
         _ => {
             eprintln!("usage: windlass-worker shell | r | jupyter | tool");
             ExitCode::from(USAGE)

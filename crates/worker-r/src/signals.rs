@@ -1,0 +1,123 @@
+//! The worker's signals, its raw output, and what a forked child does. Owns the flags that a signal handler may
+//! touch.
+
+use std::ffi::c_int;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+/// A signal has come, so frames may be there.
+static LOOK: AtomicBool = AtomicBool::new(false);
+
+/// A SIGINT was among the signals.
+static SIGINT: AtomicBool = AtomicBool::new(false);
+
+/// This process is a forked child of the worker, and not the worker.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// The protocol socket, which a forked child closes.
+static SOCKET: AtomicI32 = AtomicI32::new(-1);
+
+/// Whether a signal came since the last call, and whether it was a SIGINT.
+pub fn take() -> Option<SignalSeen> {
+    if !LOOK.swap(false, Ordering::Relaxed) {
+        return None;
+    }
+    Some(SignalSeen { sigint: SIGINT.swap(false, Ordering::Relaxed) })
+}
+
+/// What [`take`] found.
+#[derive(Debug, Clone, Copy)]
+pub struct SignalSeen {
+    pub sigint: bool,
+}
+
+pub fn is_forked() -> bool {
+    FORKED.load(Ordering::Relaxed)
+}
+
+/// Handles SIGINT. R replaces the handler while it waits in `select`, and restores it with other flags. So this is
+/// called again for every turn.
+pub fn handle_sigint() {
+    handle(libc::SIGINT, on_sigint, 0);
+}
+
+/// Handles the signals of the protocol, and makes SIGPIPE harmless for this process but not for its children.
+pub fn install() {
+    handle_sigint();
+    handle(libc::SIGURG, on_sigurg, 0);
+    handle(libc::SIGPIPE, on_sigpipe, libc::SA_RESTART);
+}
+
+fn handle(signal: c_int, handler: extern "C" fn(c_int), flags: c_int) {
+    // SAFETY: the handlers only store to atomics. An empty mask and no other field is valid.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = flags;
+        libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+    }
+}
+
+extern "C" fn on_sigint(_: c_int) {
+    SIGINT.store(true, Ordering::Relaxed);
+    LOOK.store(true, Ordering::Relaxed);
+}
+
+extern "C" fn on_sigurg(_: c_int) {
+    LOOK.store(true, Ordering::Relaxed);
+}
+
+extern "C" fn on_sigpipe(_: c_int) {}
+
+/// Makes forked children close the protocol socket.
+pub fn close_in_children(socket: RawFd) {
+    SOCKET.store(socket, Ordering::Relaxed);
+    // SAFETY: the handler only stores to an atomic and closes a descriptor.
+    unsafe { libc::pthread_atfork(None, None, Some(enter_child)) };
+}
+
+unsafe extern "C" fn enter_child() {
+    FORKED.store(true, Ordering::Relaxed);
+    // SAFETY: the descriptor is the socket. The child does not use its copy of the link.
+    unsafe { libc::close(SOCKET.load(Ordering::Relaxed)) };
+}
+
+/// Ends this process without any clean-up.
+pub fn leave(status: c_int) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(status) }
+}
+
+/// How a write to a raw pipe ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RawWrite {
+    Done,
+    /// A signal came after this many bytes.
+    Signal(usize),
+}
+
+/// Writes to a raw pipe. A pipe that nobody reads swallows the bytes.
+pub fn write_raw(descriptor: RawFd, bytes: &[u8]) -> RawWrite {
+    let mut written = 0;
+    while written < bytes.len() {
+        let rest = &bytes[written..];
+        // SAFETY: the pointer and the length are of one slice.
+        let count = unsafe { libc::write(descriptor, rest.as_ptr().cast(), rest.len()) };
+        match usize::try_from(count) {
+            Ok(count) => written += count,
+            Err(_) => match std::io::Error::last_os_error().kind() {
+                std::io::ErrorKind::Interrupted => return RawWrite::Signal(written),
+                std::io::ErrorKind::WouldBlock => wait_to_write(descriptor),
+                _ => return RawWrite::Done,
+            },
+        }
+    }
+    RawWrite::Done
+}
+
+/// The code may have made the shared pipe non-blocking.
+fn wait_to_write(descriptor: RawFd) {
+    let mut watched = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one descriptor is passed.
+    unsafe { libc::poll(&raw mut watched, 1, -1) };
+}
