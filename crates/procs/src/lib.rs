@@ -7,6 +7,7 @@
 //! - [`twin`] forks keepers for twins and finds the processes of one session of a family.
 //! - [`memory`] and [`pages`] reduce the pages that a forked process has to copy.
 //! - [`sched_slice`] sets scheduler slices.
+//! - [`inherited`] takes ownership of descriptors that a parent process passed on.
 //! - [`process_file`] and [`fd_tables`] read facts about processes and threads.
 //!
 //! This crate knows no policy: the crate `confine` decides what a process may touch.
@@ -16,6 +17,7 @@
 pub mod cgroup;
 pub mod fd_tables;
 pub mod hold;
+pub mod inherited;
 pub mod memory;
 pub mod nursery;
 pub mod pages;
