@@ -1,6 +1,8 @@
 //! The program of the workers that are written in Rust. The first argument selects the worker.
 
+mod jupyter;
 mod shell;
+mod tool_socket;
 
 use std::process::ExitCode;
 
@@ -11,7 +13,8 @@ fn main() -> ExitCode {
     let kind = arguments.next().unwrap_or_default();
     match kind.to_str() {
         Some("shell") => shell::run(),
-        Some(kind @ ("r" | "jupyter")) => {
+        Some("jupyter") => jupyter::run(arguments),
+        Some(kind @ "r") => {
             eprintln!("windlass-worker: {kind}: not built yet");
             ExitCode::from(USAGE)
         }
