@@ -11,6 +11,7 @@ mod displays;
 mod input;
 mod kernel;
 mod launch;
+mod link_socket;
 mod media;
 mod outbox;
 mod private_dir;
@@ -20,14 +21,10 @@ mod turn;
 mod wire;
 
 use std::ffi::OsString;
-use std::io;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::Value;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::select;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use windlass_kernelspecs::{KERNEL_FILE, KernelSpec};
@@ -36,6 +33,7 @@ use windlass_worker_kit::{Link, Message, capability};
 use adapter::{Adapter, KernelTraits, WorkerEnd};
 use kernel::KernelProcess;
 use launch::{LaunchError, StartedKernel};
+use link_socket::LinkWatch;
 use private_dir::PrivateDir;
 use python_setup::PythonSetup;
 use tool_calls::ToolCalls;
@@ -148,21 +146,15 @@ async fn start(
 
 /// Waits until the keeper asks the worker to end.
 async fn ended(link: &mut Link) {
-    let Ok(ready) = watch(link) else { return };
-    loop {
-        let Ok(mut guard) = ready.readable().await else { return };
-        link.look();
-        guard.clear_ready();
+    let Ok(watch) = LinkWatch::new(link) else { return };
+    while watch.readable().await.is_ok() {
+        watch.look(link);
         while let Some(message) = link.next() {
             if matches!(message, Message::Shutdown { .. } | Message::Closed) {
                 return;
             }
         }
     }
-}
-
-fn watch(link: &Link) -> io::Result<AsyncFd<std::os::fd::OwnedFd>> {
-    AsyncFd::with_interest(link.as_fd().try_clone_to_owned()?, Interest::READABLE)
 }
 
 fn is_python(spec: &KernelSpec, info: &Value) -> bool {

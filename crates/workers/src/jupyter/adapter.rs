@@ -2,14 +2,11 @@
 //! on to the keeper. One task owns everything; nothing in it blocks.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitStatus;
 use std::time::Duration;
 
 use jupyter_protocol::{ExecuteRequest, InterruptRequest, ShutdownRequest};
 use rustix::process::Signal;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::select;
 use tokio::signal::unix::Signal as SignalStream;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -21,6 +18,7 @@ use windlass_worker_kit::{Link, Message};
 use super::displays::Displays;
 use super::input::{InputAnswer, TurnInput};
 use super::kernel::KernelProcess;
+use super::link_socket::LinkWatch;
 use super::outbox::Outbox;
 use super::tool_calls::ToolCalls;
 use super::turn::{RunningTurn, TurnEvent, TurnStep};
@@ -39,6 +37,9 @@ const CONTINUE_BYTES: usize = 1024 * 1024;
 /// How long a dead kernel's last output may take. The end of its channel comes at once, unless a child of the
 /// kernel holds the socket open.
 const LAST_OUTPUT_TIME: Duration = Duration::from_millis(250);
+
+/// How long a kernel that has closed a channel may take to end.
+const CLOSED_CHANNEL_TIME: Duration = Duration::from_secs(2);
 
 /// How long the last frames may take until the keeper has read them.
 const LAST_FRAMES_TIME: Duration = Duration::from_secs(5);
@@ -84,7 +85,7 @@ enum Owner {
 /// A worker and its kernel.
 pub struct Adapter {
     link: Link,
-    link_ready: AsyncFd<OwnedFd>,
+    link_watch: LinkWatch,
     outbox: Outbox,
     process: KernelProcess,
     channels: Channels,
@@ -106,9 +107,8 @@ impl Adapter {
         traits: KernelTraits,
         tools: ToolCalls,
     ) -> io::Result<Self> {
-        let reader = link.as_fd().try_clone_to_owned()?;
         Ok(Self {
-            link_ready: AsyncFd::with_interest(reader, Interest::READABLE)?,
+            link_watch: LinkWatch::new(&link)?,
             outbox: Outbox::new(&link)?,
             link,
             process,
@@ -148,14 +148,11 @@ impl Adapter {
                     self.pass_last_output().await;
                     Some(WorkerEnd::KernelEnded(status))
                 }
-                ready = self.link_ready.readable() => {
-                    match ready {
-                        Ok(mut ready) => {
-                            self.link.look();
-                            ready.clear_ready();
-                        }
-                        Err(_) => return WorkerEnd::KeeperGone,
+                ready = self.link_watch.readable() => {
+                    if ready.is_err() {
+                        return WorkerEnd::KeeperGone;
                     }
+                    self.link_watch.look(&mut self.link);
                     self.take_messages().await
                 }
                 written = self.outbox.writable() => {
@@ -218,7 +215,9 @@ impl Adapter {
         match self.traits.interrupt_mode {
             InterruptMode::Signal => {
                 self.process.signal(Signal::INT);
-                Ok(())
+                // An event loop that waits for messages sees the signal only after the next message.
+                let nudged = self.channels.ask_info(&format!("nudge-{turn}")).await;
+                nudged.map_err(|error| WorkerEnd::KernelBroken(error.to_string()))
             }
             InterruptMode::Message => {
                 let id = format!("interrupt-{turn}");
@@ -303,7 +302,7 @@ impl Adapter {
             Arrival::IoPub(message) => self.take_output(&message),
             Arrival::Shell(message) => self.take_reply(&message),
             Arrival::Stdin(message) => return self.take_input_request(message).await,
-            Arrival::Control(_) => {}
+            Arrival::Control => {}
             Arrival::Malformed(cause) => {
                 self.malformed += 1;
                 if self.malformed == 1 {
@@ -312,7 +311,7 @@ impl Adapter {
             }
             Arrival::Broken(cause) => {
                 // The channel of a kernel that ends closes just before its process ends.
-                let ended = timeout(LAST_OUTPUT_TIME, self.process.ended()).await;
+                let ended = timeout(CLOSED_CHANNEL_TIME, self.process.ended()).await;
                 self.pass_last_output().await;
                 return Some(match ended {
                     Ok(status) => WorkerEnd::KernelEnded(status),

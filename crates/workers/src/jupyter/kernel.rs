@@ -1,23 +1,22 @@
 //! The kernel as a child process: starts it in a process group of its own, signals it, and sees its end.
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::process::{Child, Command};
 use windlass_kernelspecs::KernelSpec;
 use windlass_worker_kit::FD_VARIABLE;
+
+/// Names the process whose end ends ipykernel. Without it, ipykernel prints a note for people.
+const PARENT_VARIABLE: &str = "JPY_PARENT_PID";
 
 /// The process of a kernel. Its standard output and standard error are the worker's raw pipes.
 #[derive(Debug)]
 pub struct KernelProcess {
     child: Child,
     group: Pid,
-    end: AsyncFd<OwnedFd>,
     is_stopped: bool,
 }
 
@@ -29,35 +28,26 @@ impl KernelProcess {
         let Some((program, arguments)) = command.split_first() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the argv is empty"));
         };
-        let mut child = Command::new(program)
+        let child = Command::new(program)
             .args(arguments)
             .envs(spec.environment(|name| std::env::var(name).ok()))
+            .env(PARENT_VARIABLE, std::process::id().to_string())
             .env_remove(FD_VARIABLE)
             .stdin(Stdio::null())
             .process_group(0)
             .spawn()
             .map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))?;
-        match watch(&child) {
-            Ok((group, end)) => Ok(Self { child, group, end, is_stopped: false }),
-            Err(error) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                Err(error)
-            }
-        }
+        let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        let group = group.ok_or_else(|| io::Error::other("the kernel has no process id"))?;
+        Ok(Self { child, group, is_stopped: false })
     }
 
     /// Waits until the process has ended. Cancelling loses nothing.
     pub async fn ended(&mut self) -> ExitStatus {
-        loop {
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return status;
-            }
-            if let Ok(mut ready) = self.end.readable().await
-                && matches!(self.child.try_wait(), Ok(None))
-            {
-                ready.clear_ready();
-            }
+        match self.child.wait().await {
+            Ok(status) => status,
+            // The kernel has no other parent that could have taken its status.
+            Err(_) => std::future::pending().await,
         }
     }
 
@@ -83,10 +73,4 @@ impl KernelProcess {
         self.signal(Signal::KILL);
         self.ended().await;
     }
-}
-
-fn watch(child: &Child) -> io::Result<(Pid, AsyncFd<OwnedFd>)> {
-    let group = Pid::from_child(child);
-    let pidfd = pidfd_open(group, PidfdFlags::NONBLOCK)?;
-    Ok((group, AsyncFd::with_interest(pidfd, Interest::READABLE)?))
 }

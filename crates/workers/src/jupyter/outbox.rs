@@ -2,17 +2,16 @@
 //! is slow.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 
 use bytes::{Buf, BytesMut};
-use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
-use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
 use windlass_protocol::frame::EncodeError;
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
 use windlass_protocol::worker::FromWorker;
 use windlass_protocol::{Stream, TurnNo};
 use windlass_worker_kit::{Link, outgoing};
+
+use super::link_socket::second_descriptor;
 
 /// Bytes of a buffer that is kept for later frames.
 const KEPT_BYTES_MAX: usize = 1024 * 1024;
@@ -21,14 +20,14 @@ const KEPT_BYTES_MAX: usize = 1024 * 1024;
 #[derive(Debug)]
 pub struct Outbox {
     /// A second descriptor of the protocol socket. All frames of this worker go through it.
-    socket: AsyncFd<OwnedFd>,
+    socket: UnixStream,
     waiting: BytesMut,
     frames: Vec<u8>,
 }
 
 impl Outbox {
     pub fn new(link: &Link) -> io::Result<Self> {
-        let socket = AsyncFd::new(link.as_fd().try_clone_to_owned()?)?;
+        let socket = second_descriptor(link)?;
         Ok(Self { socket, waiting: BytesMut::new(), frames: Vec::new() })
     }
 
@@ -70,12 +69,11 @@ impl Outbox {
     /// Writes what the socket takes now. An error means that the keeper is gone.
     pub fn flush(&mut self) -> io::Result<()> {
         while !self.waiting.is_empty() {
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match send(self.socket.get_ref(), &self.waiting, flags) {
+            match self.socket.try_write(&self.waiting) {
                 Ok(count) => self.waiting.advance(count),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(error) => return Err(error.into()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
             }
         }
         if self.waiting.capacity() > KEPT_BYTES_MAX {
@@ -89,9 +87,7 @@ impl Outbox {
         if self.waiting.is_empty() {
             return std::future::pending().await;
         }
-        let mut ready = self.socket.writable().await?;
-        ready.clear_ready();
-        drop(ready);
+        self.socket.writable().await?;
         self.flush()
     }
 

@@ -1,4 +1,5 @@
-//! Prepares a Python kernel before the first turn: puts `tools` into its namespace by a silent request.
+//! Prepares a Python kernel before the first turn by a silent request: puts its output in order, and `tools` into
+//! its namespace.
 
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use super::private_dir::PrivateDir;
 use super::wire::{Arrival, Channels, silent_request};
 use crate::tool_socket::{ToolEvent, serve};
 
+const STREAMS: &str = include_str!("streams.py");
 const TOOLS: &str = include_str!("tools.py");
 
 const SETUP_ID: &str = "setup";
@@ -42,20 +44,25 @@ pub async fn prepare(channels: &mut Channels, dir: &PrivateDir) -> PythonSetup {
     PythonSetup { version, tools }
 }
 
-/// Makes the module, then puts `tools` where IPython's `%who` does not list it. JSON texts are Python texts.
+/// Runs both modules, and puts `tools` where IPython's `%who` does not list it. `exit()` ends the turn, not the
+/// kernel. JSON texts are Python texts.
 fn setup_code(path: &str) -> String {
     format!(
-        "def _windlass_setup(source, path):\n\
+        "def _windlass_setup(path, **sources):\n\
          \x20   import sys, types\n\
-         \x20   module = sys.modules['windlass_tools'] = types.ModuleType('windlass_tools')\n\
-         \x20   exec(compile(source, '<windlass tools>', 'exec'), module.__dict__)\n\
-         \x20   get_ipython().push({{'tools': module.Tools(path)}}, interactive=False)\n\
+         \x20   for name, source in sources.items():\n\
+         \x20       module = sys.modules[name] = types.ModuleType(name)\n\
+         \x20       exec(compile(source, f'<{{name}}>', 'exec'), module.__dict__)\n\
+         \x20   shell = get_ipython()\n\
+         \x20   shell.push({{'tools': module.Tools(path)}}, interactive=False)\n\
+         \x20   shell.ask_exit = lambda: None\n\
          try:\n\
-         \x20   _windlass_setup({}, {})\n\
+         \x20   _windlass_setup({}, windlass_streams={}, windlass_tools={})\n\
          finally:\n\
          \x20   del _windlass_setup\n",
-        Value::from(TOOLS),
         Value::from(path),
+        Value::from(STREAMS),
+        Value::from(TOOLS),
     )
 }
 

@@ -41,7 +41,8 @@ pub enum Arrival {
     Shell(KernelMessage),
     IoPub(KernelMessage),
     Stdin(KernelMessage),
-    Control(KernelMessage),
+    /// An answer on the control channel. Nothing depends on it.
+    Control,
     /// A message that is malformed or has a wrong signature. It was dropped.
     Malformed(String),
     /// A channel is of no more use.
@@ -81,7 +82,7 @@ impl Channels {
             got = self.iopub.socket.recv() => arrival(got, &self.iopub, Arrival::IoPub),
             got = self.shell.socket.recv() => arrival(got, &self.shell, Arrival::Shell),
             got = self.stdin.socket.recv() => arrival(got, &self.stdin, Arrival::Stdin),
-            got = self.control.socket.recv() => arrival(got, &self.control, Arrival::Control),
+            got = self.control.socket.recv() => arrival(got, &self.control, |_| Arrival::Control),
             () = closed(&mut self.shell_monitor) => {
                 Arrival::Broken("the kernel closed its shell channel".to_owned())
             }
