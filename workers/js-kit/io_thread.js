@@ -3,11 +3,11 @@
 //
 // It owns the read side of the socket and nothing else. Each frame goes to the main thread as a message, and
 // a counter in shared memory wakes a main thread that blocks in `Atomics.wait`. A plugin (`pluginPath`) sees
-// each frame first, in this thread: it is how an interrupt reaches code that never returns to the event loop.
+// each header too, in this thread: it is how an interrupt reaches code that never returns to the event loop.
 //
 // A plugin exports `function (shared)` that returns an object with the optional methods
-// * `frame(header, body)`: called before the frame goes to the main thread. If it returns a promise, the thread reads on
-//   when the promise is settled;
+// * `frame(header)`: called after the frame went to the main thread. If it returns a promise, the thread reads on when
+//   the promise is settled;
 // * `ended()`: called when `shutdown` came or the socket closed.
 
 const fs = require('node:fs');
@@ -56,8 +56,8 @@ async function run() {
     try {
       while ((frame = decoder.next()) !== null) {
         const [header, body] = frame;
-        const pause = plugin.frame && plugin.frame(header, body);
         post(header, body);
+        const pause = plugin.frame && plugin.frame(header);
         if (header.kind === 'shutdown') return end(header.grace_ms);
         if (pause) await pause;
       }
