@@ -8,7 +8,7 @@
 // A plugin exports `function (shared)` that returns an object with the optional methods
 // * `frame(header)`: called after the frame went to the main thread. If it returns a promise, the thread reads on when
 //   the promise is settled;
-// * `ended()`: called when `shutdown` came or the socket closed.
+// * `ended()`: called when `shutdown` came or the socket closed, before the main thread hears of it.
 
 const fs = require('node:fs');
 const { workerData } = require('node:worker_threads');
@@ -56,26 +56,23 @@ async function run() {
     try {
       while ((frame = decoder.next()) !== null) {
         const [header, body] = frame;
+        if (header.kind === 'shutdown') return end(header.grace_ms, header, body);
         post(header, body);
         const pause = plugin.frame && plugin.frame(header);
-        if (header.kind === 'shutdown') return end(header.grace_ms);
         if (pause) await pause;
       }
     } catch (error) {
       // The framing of the stream is lost.
-      post(null, Buffer.from(String(error.message)));
-      return end(EXIT_GRACE_MS_MAX);
+      return end(EXIT_GRACE_MS_MAX, null, Buffer.from(String(error.message)));
     }
-    if (!readSome()) {
-      post(null, null);
-      return end(EXIT_GRACE_MS_MAX);
-    }
+    if (!readSome()) return end(EXIT_GRACE_MS_MAX, null, null);
   }
 }
 
 /** The main thread exits by itself. If it cannot, because code blocks it, the process is killed. */
-function end(graceMs) {
+function end(graceMs, header, body) {
   if (plugin.ended) plugin.ended();
+  post(header, body);
   const wait = Math.min(Number(graceMs) || 0, EXIT_GRACE_MS_MAX);
   setTimeout(() => process.kill(process.pid, 'SIGKILL'), wait);
 }

@@ -20,6 +20,7 @@ class Cells {
     this._language = language;
     this._session = new inspector.Session();
     this._session.connect();
+    this._mustForget = false;
   }
 
   /**
@@ -53,6 +54,8 @@ class Cells {
 
   /** Drop what the inspector holds of the last turns. */
   forget() {
+    if (!this._mustForget) return;
+    this._mustForget = false;
     this._session.post('Runtime.releaseObjectGroup', { objectGroup: GROUP });
   }
 

@@ -136,15 +136,15 @@ function installLoader(target) {
     directory = now;
     const filename = path.join(now, FILE);
     requireHere = createRequire(filename);
-    load = new vm.Script('(specifier, options) => import(specifier, options)', {
+    load = quietly(() => new vm.Script('(specifier, options) => import(specifier, options)', {
       filename,
       importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
-    }).runInThisContext();
+    }).runInThisContext());
   };
 
   hidden(target, HELPER, async (specifier, options, names = []) => {
     refresh();
-    const loaded = await load(specifier, options);
+    const loaded = await quietly(() => load(specifier, options));
     for (const name of names) {
       if (!(name in loaded)) {
         throw new SyntaxError(`The requested module '${specifier}' does not provide an export named '${name}'`);
@@ -178,6 +178,19 @@ function installLoader(target) {
       target[name] = loaded;
       return loaded;
     });
+  }
+}
+
+/** Without the warning that this way of loading is experimental in Node 20. */
+function quietly(work) {
+  const { emitWarning } = process;
+  process.emitWarning = (warning, ...rest) => {
+    if (!String(warning).includes('USE_MAIN_CONTEXT_DEFAULT_LOADER')) emitWarning.call(process, warning, ...rest);
+  };
+  try {
+    return work();
+  } finally {
+    process.emitWarning = emitWarning;
   }
 }
 

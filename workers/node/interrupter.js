@@ -6,10 +6,10 @@
 // come, code of the session occupies the main thread, and this file terminates that code through the inspector.
 
 const inspector = require('node:inspector');
-const { ACKNOWLEDGED, INTERRUPTS, MODE, OVER, TERMINATING, USER } = require('./guard.js');
+const { ACKNOWLEDGED, EVALUATING, INTERRUPTS, MODE, OVER, TERMINATING, USER } = require('./guard.js');
 
 // How long a main thread in its event loop takes to acknowledge.
-const ACKNOWLEDGE_MS = 8;
+const ACKNOWLEDGE_MS = 5;
 // How long code that caught an interrupt, or that must end for a shutdown, may continue.
 const CAUGHT_MS = 1000;
 // How long a termination may take; native code can delay it.
@@ -34,7 +34,8 @@ module.exports = function interrupter({ words, post }) {
   }
 
   async function stop(turn) {
-    if (waitUntil(() => isAcknowledged(turn) || isOver(turn), ACKNOWLEDGED, ACKNOWLEDGE_MS)) {
+    const isBusy = Atomics.load(words, EVALUATING) === 1 && Atomics.load(words, MODE) === USER;
+    if (!isBusy && waitUntil(() => isAcknowledged(turn) || isOver(turn), ACKNOWLEDGED, ACKNOWLEDGE_MS)) {
       // The main thread stores both words and then notifies the first.
       if (waitUntil(() => isOver(turn), ACKNOWLEDGED, CAUGHT_MS)) return;
     }
@@ -59,12 +60,14 @@ module.exports = function interrupter({ words, post }) {
       return turn === started && !isOver(turn) ? stop(turn) : undefined;
     },
     ended() {
+      disconnect();
       // Code that occupies the main thread must not keep the process alive. The IO thread kills the process
       // if this does not help.
       const at = setInterval(() => {
         if (Atomics.compareExchange(words, MODE, USER, TERMINATING) !== USER) return;
         clearInterval(at);
         terminate().then(() => {
+          disconnect();
           Atomics.compareExchange(words, MODE, TERMINATING, USER);
           Atomics.notify(words, MODE);
           post({ kind: 'shutdown', grace_ms: 0, again: true }, null);
@@ -74,15 +77,23 @@ module.exports = function interrupter({ words, post }) {
   };
 };
 
+let session = null;
+
+/** A connected session would delay the exit of the process. */
+function disconnect() {
+  if (session !== null) session.disconnect();
+  session = null;
+}
+
 /** Terminate what the main thread executes. Resolves when the main thread can execute again. */
 function terminate() {
   return new Promise((resolve) => {
-    const session = new inspector.Session();
-    session.connectToMainThread();
+    if (session === null) {
+      session = new inspector.Session();
+      session.connectToMainThread();
+    }
     const done = () => {
       clearTimeout(timer);
-      // A connected session would delay the exit of the process.
-      session.disconnect();
       resolve();
     };
     const timer = setTimeout(done, TERMINATION_MS);

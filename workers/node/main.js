@@ -17,7 +17,7 @@ const { Turns } = require('./turns.js');
 const { installLoader } = require('./imports.js');
 const { installOutput } = require('./output.js');
 const { runStartup } = require('./startup.js');
-const { hideSocket, hookErrors, hookExit, hookSignals } = require('./process_hooks.js');
+const { hideSocket, hookChildren, hookErrors, hookExit, hookSignals } = require('./process_hooks.js');
 
 const CAPABILITIES = ['stdin', 'interrupt', 'display', 'background_output', 'tools'];
 
@@ -70,6 +70,7 @@ function main() {
   };
 
   hideSocket(fd);
+  hookChildren(turns);
   hookErrors();
   hookSignals(turns, guard, timers);
   pending.install();

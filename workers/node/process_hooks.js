@@ -74,6 +74,27 @@ function hookSignals(turns, guard, timers) {
   };
 }
 
+/** A synchronous child process that the keeper's SIGINT ended: the turn was interrupted, not only the child. */
+function hookChildren(turns) {
+  const isInterrupted = (ended) => ended && (ended.signal === 'SIGINT' || ended.status === 130);
+  for (const name of ['spawnSync', 'execSync', 'execFileSync']) {
+    const original = childProcess[name];
+    const hooked = function (...given) {
+      let ended;
+      try {
+        ended = Reflect.apply(original, this, given);
+      } catch (error) {
+        if (isInterrupted(error)) turns.checkInterrupt();
+        throw error;
+      }
+      if (name === 'spawnSync' && isInterrupted(ended)) turns.checkInterrupt();
+      return ended;
+    };
+    Object.defineProperty(hooked, 'name', { value: name });
+    childProcess[name] = hooked;
+  }
+}
+
 /**
  * Keep the protocol socket from child processes. Node marks the descriptors that it inherits as close-on-exec, but only
  * up to 15 or the first gap. For a socket with a higher number, each child gets /dev/null under that number.
@@ -118,4 +139,4 @@ function isCloseOnExec(fd) {
   }
 }
 
-module.exports = { hideSocket, hookErrors, hookExit, hookSignals };
+module.exports = { hideSocket, hookChildren, hookErrors, hookExit, hookSignals };

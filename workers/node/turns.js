@@ -12,6 +12,10 @@ const { Interrupted, ProcessExit, describe, traceback } = require('./errors.js')
 
 // How long code that noticed an interrupt in an `await` may take to end.
 const SETTLE_MS = 150;
+// How long the `interrupt` frame may take to be read after its signal.
+const LATE_FRAME_MS = 30;
+// Maximum number of interrupts that are remembered for turns that have not begun.
+const EARLY_MAX = 64;
 const SHOWN = { colors: false, maxStringLength: 16 * 1024 * 1024, maxArrayLength: 1000 };
 
 class Turns {
@@ -52,6 +56,7 @@ class Turns {
     this._codeOf = header.turn;
     this._code.push(body);
     if (header.more) return;
+    this._guard.evaluated();
     const source = Buffer.concat(this._code).toString('utf8');
     this._code = [];
     this._codeOf = null;
@@ -59,18 +64,27 @@ class Turns {
   }
 
   /** Run frames that arrive while the main thread blocks on behalf of the code. */
-  waitFor(isDone) {
+  waitFor(isDone, timeoutMs = Infinity) {
     const turn = this.current;
     while (!isDone() && !this.isInterrupted(turn)) {
-      const [header, body] = this._link.receive();
-      this._link.onFrame(header, body);
+      const frame = this._link.receive(timeoutMs);
+      if (frame === null) return;
+      this._link.onFrame(...frame);
     }
+  }
+
+  /** A child process that blocked the code was ended by SIGINT. Throws if an interrupt of the turn caused it. */
+  checkInterrupt() {
+    const turn = this.current;
+    if (turn === null) return;
+    this._guard.protect(() => this.waitFor(() => false, LATE_FRAME_MS));
+    if (this.isInterrupted(turn)) throw new Interrupted();
   }
 
   /** An `interrupt` arrived. With `again`, the code was terminated already. */
   interrupt(turn, again) {
     if (turn !== this.current) {
-      if (turn > this.latest) this._early.add(turn);
+      if (turn > this.latest && this._early.size < EARLY_MAX) this._early.add(turn);
       return;
     }
     const isFirst = this._interrupted !== turn;
@@ -108,7 +122,7 @@ class Turns {
     }
     this._pending.begin();
     for (const work of this._waiting.splice(0)) this._timers.setImmediate(work);
-    const { promise, failure } = this._guard.release(() => this._cells.begin(turn, source));
+    const { promise, failure } = this._guard.evaluate(() => this._cells.begin(turn, source));
     if (failure) this._finish(turn, { error: failure });
     else this._follow(turn, promise, Cells.valueOf);
   }
@@ -119,7 +133,7 @@ class Turns {
       (settled) => this._settled(turn, promise, valueOf(settled)),
       (error) => {
         this._abandoned.delete(promise);
-        this._finish(turn, { error });
+        this._finishSoon(turn, { error });
       },
     );
   }
@@ -128,7 +142,15 @@ class Turns {
     this._abandoned.delete(promise);
     if (turn !== this.current) return;
     if (util.types.isPromise(value)) this._follow(turn, value, (settled) => settled);
-    else this._finish(turn, { value });
+    else this._finishSoon(turn, { value });
+  }
+
+  /** Errors that nothing caught are printed before the end of the turn, so the end waits for the next callback. */
+  _finishSoon(turn, end) {
+    const finish = () => this._finish(turn, end);
+    // The SIGINT of an interrupt ends child processes before the worker has read its frame.
+    if ('error' in end && isKilledChild(end.error)) this._timers.setTimeout(finish, LATE_FRAME_MS);
+    else this._timers.setImmediate(finish);
   }
 
   /** The code does not end, but its turn does. */
@@ -181,6 +203,15 @@ class Turns {
     } else idle.outcome = 'interrupted';
     frames.push(encodeFrame(idle));
     return frames.length > 1 ? [Buffer.concat(frames)] : frames;
+  }
+}
+
+/** Whether an error says that SIGINT ended a child process. */
+function isKilledChild(error) {
+  try {
+    return error.signal === 'SIGINT' || error.status === 130 || error.code === 130;
+  } catch {
+    return false;
   }
 }
 
