@@ -1,0 +1,146 @@
+'use strict';
+// A cell: the source of one turn, evaluated in the session's global scope as a REPL does.
+//
+// Owns the inspector session of the main thread, TypeScript, and the names of cells in stack traces. The engine's
+// REPL mode gives top-level `await` and lets later cells declare `const`, `let` and `class` again. It evaluates a cell
+// as an async function; a promise hook catches that function's promise. So the value needs no detour through the inspector,
+// and the promise stays referenced: Node 22 aborts when an awaited promise of the inspector is collected.
+
+const inspector = require('node:inspector');
+const module_ = require('node:module');
+const v8 = require('node:v8');
+const { rewriteImports } = require('./imports.js');
+
+// The key under which the engine's REPL mode keeps the value of a cell.
+const RESULT = '.repl_result';
+const GROUP = 'turn';
+
+class Cells {
+  constructor({ language }) {
+    this._language = language;
+    this._session = new inspector.Session();
+    this._session.connect();
+    this._mustForget = false;
+  }
+
+  /**
+   * Begin a turn. Returns `{promise}` whose value has the cell's value (see `valueOf`), or `{failure}` if the source is
+   * not valid: an error with `place`.
+   */
+  begin(turn, source) {
+    const name = `<turn-${turn}>`;
+    if (this._language === 'typescript') {
+      const stripped = stripTypes(source, name);
+      if (stripped.failure) return stripped;
+      return this._evaluate(stripped.source, name, source);
+    }
+    const begun = this._evaluate(source, name, source);
+    if (!begun.failure) return begun;
+    // The source is not JavaScript: it may be TypeScript.
+    const stripped = stripTypes(source, name);
+    if (stripped.failure) {
+      const isTyped = stripped.failure.name === 'TypeScriptUnsupported' && looksTyped(source);
+      return isTyped ? stripped : begun;
+    }
+    if (stripped.source === source) return begun;
+    const typed = this._evaluate(stripped.source, name, source);
+    return typed.failure ? begun : typed;
+  }
+
+  /** The value of a cell from the value of its promise. */
+  static valueOf(settled) {
+    return settled === null || typeof settled !== 'object' ? undefined : settled[RESULT];
+  }
+
+  /** Drop what the inspector holds of the last turns. */
+  forget() {
+    if (!this._mustForget) return;
+    this._mustForget = false;
+    this._session.post('Runtime.releaseObjectGroup', { objectGroup: GROUP });
+  }
+
+  _evaluate(source, name, original) {
+    let promise = null;
+    let answer = null;
+    const unhook = v8.promiseHooks.onInit((created) => {
+      if (promise === null) {
+        promise = created;
+        unhook();
+      }
+    });
+    try {
+      this._session.post(
+        'Runtime.evaluate',
+        {
+          expression: `${rewriteImports(source)}\n//# sourceURL=${name}`,
+          objectGroup: GROUP,
+          replMode: true,
+          silent: true,
+        },
+        (error, result) => {
+          answer = error ? { error } : result;
+          if (answer.result && answer.result.objectId) this._mustForget = true;
+        },
+      );
+    } finally {
+      if (promise === null) unhook();
+    }
+    if (promise !== null) return { promise };
+    return { failure: syntaxFailure(answer, name, original) };
+  }
+}
+
+/** Removes the types of TypeScript source; enums and the like are translated. */
+function stripTypes(source, name) {
+  if (typeof module_.stripTypeScriptTypes !== 'function') {
+    const failure = new Error(
+      `Node ${process.versions.node} cannot run TypeScript: use Node 22.13 or newer, or send JavaScript`,
+    );
+    failure.name = 'TypeScriptUnsupported';
+    return { failure };
+  }
+  const { emitWarning } = process;
+  // Node says once that stripping is experimental.
+  process.emitWarning = () => {};
+  try {
+    try {
+      return { source: module_.stripTypeScriptTypes(source, { mode: 'strip' }) };
+    } catch (error) {
+      if (error.code !== 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX') throw error;
+      return { source: transformTypes(source) };
+    }
+  } catch (error) {
+    const failure = new SyntaxError(String(error.message).trim());
+    failure.place = `${name}\n`;
+    return { failure };
+  } finally {
+    process.emitWarning = emitWarning;
+  }
+}
+
+function transformTypes(source) {
+  return module_.stripTypeScriptTypes(source, { mode: 'transform' });
+}
+
+/** Whether a source that is not JavaScript has signs of TypeScript. */
+function looksTyped(source) {
+  return /\b(interface|type|enum|namespace|declare|abstract|implements|readonly|as|satisfies)\b|[\w)\]]\??\s*:\s*[\w{[(]/.test(source);
+}
+
+function syntaxFailure(answer, name, source) {
+  const details = answer && answer.exceptionDetails;
+  if (!details) {
+    const message = answer && answer.error ? answer.error.message : 'the engine gave no answer';
+    return new Error(`the turn could not be evaluated: ${message}`);
+  }
+  const description = (details.exception && details.exception.description) || details.text;
+  const [, kind, message] = /^(?:Uncaught )?(\w*Error): ([^\n]*)/.exec(description) || [null, 'SyntaxError', description];
+  const failure = new SyntaxError(message);
+  failure.name = kind;
+  const line = source.split('\n')[details.lineNumber] ?? '';
+  const mark = line.length <= 500 ? `${line}\n${' '.repeat(Math.max(0, details.columnNumber))}^\n\n` : '';
+  failure.place = `${name}:${details.lineNumber + 1}\n${mark}`;
+  return failure;
+}
+
+module.exports = { Cells };

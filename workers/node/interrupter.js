@@ -1,0 +1,102 @@
+'use strict';
+// The part of an interrupt that happens in the IO thread: it stops a main thread that does not answer.
+//
+// An `interrupt` first goes to the main thread as a message. A main thread that is in its event loop, or that
+// blocks on behalf of the code, acknowledges at once and ends the turn by itself. If the acknowledgement does not
+// come, code of the session occupies the main thread, and this file terminates that code through the inspector.
+
+const inspector = require('node:inspector');
+const { ACKNOWLEDGED, EVALUATING, INTERRUPTS, MODE, OVER, TERMINATING, USER } = require('./guard.js');
+
+// How long a main thread in its event loop takes to acknowledge.
+const ACKNOWLEDGE_MS = 5;
+// How long code that caught an interrupt, or that must end for a shutdown, may continue.
+const CAUGHT_MS = 1000;
+// How long a termination may take; native code can delay it.
+const TERMINATION_MS = 30_000;
+
+module.exports = function interrupter({ words, post }) {
+  // The last turn whose code has gone to the main thread as a whole.
+  let started = 0;
+
+  const isOver = (turn) => Atomics.load(words, OVER) === turn;
+  const isAcknowledged = (turn) => Atomics.load(words, ACKNOWLEDGED) === turn;
+
+  function waitUntil(isSo, word, ms) {
+    const end = performance.now() + ms;
+    for (;;) {
+      const value = Atomics.load(words, word);
+      if (isSo()) return true;
+      const left = end - performance.now();
+      if (left <= 0) return false;
+      Atomics.wait(words, word, value, left);
+    }
+  }
+
+  async function stop(turn) {
+    const isBusy = Atomics.load(words, EVALUATING) === 1 && Atomics.load(words, MODE) === USER;
+    if (!isBusy && waitUntil(() => isAcknowledged(turn) || isOver(turn), ACKNOWLEDGED, ACKNOWLEDGE_MS)) {
+      // The main thread stores both words and then notifies the first.
+      if (waitUntil(() => isOver(turn), ACKNOWLEDGED, CAUGHT_MS)) return;
+    }
+    while (!isOver(turn)) {
+      if (Atomics.compareExchange(words, MODE, USER, TERMINATING) === USER) {
+        await terminate();
+        Atomics.compareExchange(words, MODE, TERMINATING, USER);
+        Atomics.notify(words, MODE);
+      }
+      // The termination may have ended the handler of the message.
+      post({ kind: 'interrupt', turn, again: true }, null);
+      waitUntil(() => isOver(turn), ACKNOWLEDGED, ACKNOWLEDGE_MS);
+    }
+  }
+
+  return {
+    frame(header) {
+      if (header.kind === 'turn_start' && !header.more) started = header.turn | 0;
+      if (header.kind !== 'interrupt') return undefined;
+      Atomics.add(words, INTERRUPTS, 1);
+      const turn = header.turn | 0;
+      return turn === started && !isOver(turn) ? stop(turn) : undefined;
+    },
+    ended() {
+      disconnect();
+      // Code that occupies the main thread must not keep the process alive. The IO thread kills the process
+      // if this does not help.
+      const at = setInterval(() => {
+        if (Atomics.compareExchange(words, MODE, USER, TERMINATING) !== USER) return;
+        clearInterval(at);
+        terminate().then(() => {
+          disconnect();
+          Atomics.compareExchange(words, MODE, TERMINATING, USER);
+          Atomics.notify(words, MODE);
+          post({ kind: 'shutdown', grace_ms: 0, again: true }, null);
+        });
+      }, ACKNOWLEDGE_MS);
+    },
+  };
+};
+
+let session = null;
+
+/** A connected session would delay the exit of the process. */
+function disconnect() {
+  if (session !== null) session.disconnect();
+  session = null;
+}
+
+/** Terminate what the main thread executes. Resolves when the main thread can execute again. */
+function terminate() {
+  return new Promise((resolve) => {
+    if (session === null) {
+      session = new inspector.Session();
+      session.connectToMainThread();
+    }
+    const done = () => {
+      clearTimeout(timer);
+      resolve();
+    };
+    const timer = setTimeout(done, TERMINATION_MS);
+    session.post('Runtime.terminateExecution', done);
+  });
+}

@@ -1,0 +1,86 @@
+'use strict';
+// Standard output and error: streams that write at once, so that order is kept and nothing is lost at a turn's end.
+//
+// Node's own streams make the keeper's pipes non-blocking, for child processes too. These streams write with
+// `writeSync` through descriptions of their own: a child that makes its copy non-blocking changes nothing here.
+
+const fs = require('node:fs');
+const { Writable } = require('node:stream');
+const { writeAll } = require('../js-kit/link.js');
+
+// Maximum bytes that are held back before the first turn.
+const HELD_BYTES_MAX = 1024 * 1024;
+
+class RawStream extends Writable {
+  constructor(fd) {
+    super({ decodeStrings: true });
+    this.fd = fd;
+    this._type = 'pipe';
+    this._isStdio = true;
+    this._own = ownDescription(fd);
+    this._held = null;
+  }
+
+  /** Keep what is written from now on. */
+  hold() {
+    this._held = [];
+    this._heldBytes = 0;
+  }
+
+  /** Write what was kept. */
+  unhold() {
+    const held = this._held;
+    this._held = null;
+    if (held) for (const chunk of held) this._put(chunk);
+  }
+
+  _write(chunk, _encoding, done) {
+    if (this._held === null) this._put(chunk);
+    else if ((this._heldBytes += chunk.length) <= HELD_BYTES_MAX) this._held.push(chunk);
+    done();
+  }
+
+  _put(chunk) {
+    try {
+      writeAll(this._own, chunk);
+    } catch (error) {
+      // Nobody reads the pipe any more. The socket closes too, and ends the process.
+      if (error.code !== 'EPIPE') throw error;
+    }
+  }
+
+  // The code cannot close standard output: the next turn needs it.
+  end(chunk, encoding, done) {
+    const callback = [chunk, encoding, done].find((value) => typeof value === 'function');
+    if (chunk !== undefined && chunk !== null && typeof chunk !== 'function') {
+      this.write(chunk, typeof encoding === 'string' ? encoding : undefined);
+    }
+    if (callback) process.nextTick(callback);
+    return this;
+  }
+
+  destroy() {
+    return this;
+  }
+
+  destroySoon() {}
+}
+
+/** A descriptor with its own file description, so that its blocking mode is its own. */
+function ownDescription(fd) {
+  try {
+    return fs.openSync(`/proc/self/fd/${fd}`, 'w');
+  } catch {
+    return fd;
+  }
+}
+
+function installOutput() {
+  const streams = { stdout: new RawStream(1), stderr: new RawStream(2) };
+  for (const [name, stream] of Object.entries(streams)) {
+    Object.defineProperty(process, name, { configurable: true, enumerable: true, get: () => stream });
+  }
+  return streams;
+}
+
+module.exports = { installOutput };
