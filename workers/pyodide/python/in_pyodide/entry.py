@@ -68,9 +68,10 @@ def serve(text):
     loop.install(device)
     time.sleep = like(time.sleep, _make_sleep(device))
     named_errors.install()
-    host_calls.install(lambda: worker.catalogue)
+    stand_ins = host_calls.install(lambda: worker.catalogue.calls)
     _enter_session(startup)
     lockdown.close_javascript()
+    sys.modules.update(stand_ins)
     worker.start(device, startup)
 
 

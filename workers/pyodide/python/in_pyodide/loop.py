@@ -69,5 +69,5 @@ def install(device):
     events._set_running_loop(None)
     events._set_event_loop_policy(Policy(device))
     asyncio.set_event_loop(None)
-    # `asyncio.run` and `asyncio.Runner` ask here.
-    asyncio.EventLoop = lambda: HostLoop(device)
+    # Pyodide has replaced it.
+    asyncio.run = asyncio.runners.run
