@@ -15,6 +15,7 @@ import { hasCode } from "./errors.js";
 import { openHost, type ToolHost } from "./host.js";
 import type { Tools } from "./offer.js";
 import { path } from "./paths.js";
+import { checkWorker, type HostProviders, providerEnvironment, providerTools } from "./providers.js";
 import { Session } from "./session.js";
 import { freshId } from "./turn.js";
 
@@ -40,7 +41,7 @@ export interface WindlassOptions {
   env?: Environment;
 }
 
-export interface SessionOptions {
+export interface SessionOptions extends HostProviders {
   /** The session's id. Default: a new one. */
   id?: string | undefined;
   /** The directory that the code works in. Default: a new directory for the session. */
@@ -81,18 +82,31 @@ export class Windlass {
 
   /** Creates a session. */
   async session(options: SessionOptions = {}): Promise<Session> {
-    const { policy, interruptGraceMs, outputQuotaBytes, idleSeconds, deadlineMs, ...same } = options;
+    const { files, http, lookup, run, ...plain } = options;
+    const providers: HostProviders = { files, http, lookup, run };
+    checkWorker(providers, options.worker);
+    const { policy, interruptGraceMs, outputQuotaBytes, idleSeconds, deadlineMs, ...same } = plain;
     const create: NamedSession = withoutUndefined({
       ...same,
       // With a chosen id the request can be sent again and creates only one session.
       id: options.id ?? freshId("s"),
+      env: providerEnvironment(providers, options.env),
       policy: typeof policy === "string" ? { preset: policy } : policy,
       interrupt_grace_ms: interruptGraceMs,
       output_quota_bytes: outputQuotaBytes,
       idle_s: idleSeconds === undefined ? undefined : Math.ceil(idleSeconds),
       deadline_ms: deadlineMs,
     });
-    return new Session(this.#door, await this.#create(create, options.id === undefined));
+    const session = new Session(this.#door, await this.#create(create, options.id === undefined));
+    const tools = providerTools(providers);
+    if (tools === undefined) return session;
+    try {
+      await session.tools(tools);
+    } catch (thrown) {
+      await session.close();
+      throw thrown;
+    }
+    return session;
   }
 
   /** An existing session. */

@@ -4,6 +4,7 @@
 export type * as api from "./api.js";
 export type { EndReason, Outcome, PolicyRequest, Receipt, TurnError, Usage } from "./api.js";
 export { type SessionOptions, Windlass, type WindlassOptions } from "./client.js";
+export { DirectoryFiles, type DirectoryFilesOptions } from "./directory-files.js";
 export { WindlassError } from "./errors.js";
 export type { OutputEvent, SessionEvent } from "./events.js";
 export {
@@ -16,7 +17,18 @@ export {
   type Watched,
 } from "./files.js";
 export type { ToolHost } from "./host.js";
+export { MemoryFiles } from "./memory-files.js";
 export type { Tools } from "./offer.js";
+export type {
+  FileProvider,
+  FileStat,
+  HostProviders,
+  HttpAnswer,
+  HttpRequest,
+  ProgramAnswer,
+  ProgramRequest,
+  WriteOptions,
+} from "./providers.js";
 export { Display, TurnFailed, TurnResult } from "./result.js";
 export { type OutputOptions, type OutputRange, Session } from "./session.js";
 export { type JsonSchema, tool, type Tool, type ToolCall } from "./tool.js";

@@ -30,12 +30,12 @@ NUDGE_S = 0.05
 
 
 class Keeper:
-    def __init__(self, cwd=None, python=PYTHON, environment=None):
+    def __init__(self, cwd=None, python=PYTHON, environment=None, command=None):
         ours, theirs = socket.socketpair()
         self.socket = ours
         self.socket.setblocking(False)
         self.process = subprocess.Popen(
-            [python, "-u", "-c", BOOTSTRAP, PACKAGE_DIRECTORY],
+            command or [python, "-u", "-c", BOOTSTRAP, PACKAGE_DIRECTORY],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -38,6 +38,7 @@ from ._errors import (
 )
 from ._file_calls import Delete, FileBytes, FileChange, FileEntry, FileInfo, FileList, Write
 from ._host import ToolHost
+from ._providers import DirectoryFiles, FileProvider, FileStat, MemoryFiles
 from ._results import DisplayResult, OutputRange, TurnError, TurnResult
 from ._schema import ArgumentError
 from ._tool import Tool, tool
@@ -52,6 +53,7 @@ __all__ = [
     "BadRequest",
     "ConnectionLost",
     "Delete",
+    "DirectoryFiles",
     "DisplayResult",
     "EventStream",
     "FileBytes",
@@ -61,7 +63,10 @@ __all__ = [
     "FileInfo",
     "FileList",
     "FileMissing",
+    "FileProvider",
+    "FileStat",
     "InputNeeded",
+    "MemoryFiles",
     "NodeUnreachable",
     "NotEnforceable",
     "OnInput",

@@ -18,6 +18,7 @@ from ._calls import Failure
 from ._errors import InputNeeded, Timeout, WindlassError
 from ._follow import Follower
 from ._host import ToolHost
+from ._providers import FileProvider, HostProviders, HttpProvider, LookupProvider, RunProvider
 from ._results import OutputRange, TurnResult, input_of
 from ._tool import Function, Tool, tool
 from ._transport import Transport
@@ -57,14 +58,20 @@ class AsyncWindlass:
         output_quota_bytes: Optional[int] = None,
         idle: Optional[float] = None,
         deadline: Optional[float] = None,
+        files: Optional[FileProvider] = None,
+        http: Optional[HttpProvider] = None,
+        lookup: Optional[LookupProvider] = None,
+        run: Optional[RunProvider] = None,
     ) -> AsyncSession:
         """A new session; see `Windlass.session`. `async with await w.session() as s:` closes it."""
+        providers = HostProviders(files=files, http=http, lookup=lookup, run=run)
+        providers.check(worker)
         body = session_body(
             id=id,
             workspace=workspace,
             policy=policy,
             interpreter=interpreter,
-            env=env,
+            env=providers.environment(env),
             owner=owner,
             worker=worker,
             interrupt_grace=interrupt_grace,
@@ -73,7 +80,15 @@ class AsyncWindlass:
             deadline=deadline,
         )
         info = await self._transport.perform(calls.create(body))
-        return AsyncSession(self, info, owned=True)
+        session = AsyncSession(self, info, owned=True)
+        offered = providers.tools()
+        if offered:
+            try:
+                await session.tools(*offered)
+            except BaseException:
+                await session.close()
+                raise
+        return session
 
     async def attach(self, id: str) -> AsyncSession:
         """An existing session. Leaving its `async with` block does not end it."""

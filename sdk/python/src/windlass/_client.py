@@ -15,6 +15,7 @@ from ._errors import InputNeeded, Timeout, WindlassError
 from ._files import Files
 from ._follow import Follower
 from ._host import ToolHost
+from ._providers import FileProvider, HostProviders, HttpProvider, LookupProvider, RunProvider
 from ._results import OutputRange, TurnResult, input_of
 from ._tool import Function, tool
 from ._transport import Stream, Transport
@@ -54,17 +55,27 @@ class Windlass:
         output_quota_bytes: Optional[int] = None,
         idle: Optional[float] = None,
         deadline: Optional[float] = None,
+        files: Optional[FileProvider] = None,
+        http: Optional[HttpProvider] = None,
+        lookup: Optional[LookupProvider] = None,
+        run: Optional[RunProvider] = None,
     ) -> Session:
         """Creates a session. `policy` is a preset's name (`"read-only"`, `"workspace"`, `"open"`)
         or a full request. Tool hosts of `owner` serve the session. It ends after `idle` seconds
         without a client and a turn (0: never). `deadline` is the default for its turns, in seconds.
-        The node has defaults for both."""
+        The node has defaults for both.
+
+        With `worker="pyodide"` the code can use of this program only what is given here: `files`
+        serves its directory (`DirectoryFiles`, `MemoryFiles` or an object of your own), `http`,
+        `lookup` and `run` its requests, name lookups and programs. Anything else is refused."""
+        providers = HostProviders(files=files, http=http, lookup=lookup, run=run)
+        providers.check(worker)
         body = session_body(
             id=id,
             workspace=workspace,
             policy=policy,
             interpreter=interpreter,
-            env=env,
+            env=providers.environment(env),
             owner=owner,
             worker=worker,
             interrupt_grace=interrupt_grace,
@@ -73,7 +84,15 @@ class Windlass:
             deadline=deadline,
         )
         info = self._transport.perform(calls.create(body))
-        return Session(self._transport, info, owned=True)
+        session = Session(self._transport, info, owned=True)
+        offered = providers.tools()
+        if offered:
+            try:
+                session.tools(*offered)
+            except BaseException:
+                session.close()
+                raise
+        return session
 
     def attach(self, id: str) -> Session:
         """An existing session. Leaving its `with` block does not end it."""
