@@ -29,3 +29,4 @@ pub mod token;
 pub mod tools;
 pub mod uninstall;
 pub mod up;
+pub mod worker;

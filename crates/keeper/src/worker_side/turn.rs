@@ -380,7 +380,7 @@ impl WorkerSide {
 /// Checks a worker's first message.
 fn first(message: FromWorker) -> Result<WorkerNotice, String> {
     match message {
-        FromWorker::WorkerReady { protocol: PROTOCOL, worker, capabilities } => {
+        FromWorker::WorkerReady { protocol: PROTOCOL, worker, capabilities, .. } => {
             Ok(WorkerNotice::Ready(ReadyMessage::new(&worker, capabilities)))
         }
         FromWorker::WorkerReady { protocol, .. } => {
