@@ -27,6 +27,9 @@ pub(crate) const START_TIME: Duration = Duration::from_secs(30);
 /// Time between two SIGURG after an interrupt.
 const NUDGE_EVERY: Duration = Duration::from_millis(20);
 
+/// Time between the end of a worker's socket and its exit.
+const END_TIME: Duration = Duration::from_secs(1);
+
 /// The turn number before the first turn of a case: a worker must not expect 1.
 const TURNS_BEFORE: u64 = 4;
 
@@ -182,6 +185,16 @@ impl WorkerDriver {
     pub fn interrupt(&mut self, turn: TurnNo) {
         self.send(&json!({"kind": "interrupt", "turn": turn}), b"");
         self.sigint();
+        self.nudge_while(turn);
+    }
+
+    /// Sends the `interrupt` of a turn whose SIGINT was sent before.
+    pub fn interrupt_without_signal(&mut self, turn: TurnNo) {
+        self.send(&json!({"kind": "interrupt", "turn": turn}), b"");
+        self.nudge_while(turn);
+    }
+
+    fn nudge_while(&mut self, turn: TurnNo) {
         if self.progress.running == Some(turn) {
             self.nudge_at = Some(Instant::now() + NUDGE_EVERY);
         }
@@ -204,8 +217,9 @@ impl WorkerDriver {
     }
 
     pub fn resume_reading(&mut self) {
-        self.transcript.note("the check reads again");
-        self.wires.paused = false;
+        if std::mem::take(&mut self.wires.paused) {
+            self.transcript.note("the check reads again");
+        }
     }
 
     // From the worker.
@@ -329,7 +343,13 @@ impl WorkerDriver {
                 return fail(format!("{what} did not come in time"));
             }
             if self.progress.closed {
-                return fail(format!("the worker closed its socket before {what}"));
+                // A worker that ends closes its socket first. The exit status tells more.
+                let _ = self.linger(END_TIME);
+                let how = match self.progress.ended {
+                    true => self.how_it_ended(),
+                    false => "the worker closed its socket".to_owned(),
+                };
+                return fail(format!("{how} before {what}"));
             }
             self.pump(until)?;
         }

@@ -64,7 +64,7 @@ pub const SNIPPETS: &[(&str, &str)] = &[
         "asks for a line with a prompt of 200,000 times `p`, and prints `got:` and the line",
     ),
     ("display", "shows rich output of any type, once"),
-    ("display_many", "shows rich output 400 times"),
+    ("display_many", "shows rich output of 5,000 bytes, 400 times"),
     (
         "tool",
         "calls the tool `check.echo` with text `hello`, and prints `tool:` and the result, a text",

@@ -19,6 +19,12 @@ const SIGNAL_ROUNDS: usize = 20;
 /// Bytes of each of the frames that fill the worker's socket.
 const FILLER_BYTES: usize = 150_000;
 
+/// How long the end of an unread frame comes after the SIGINT.
+const HELD_TIME: Duration = Duration::from_millis(30);
+
+/// Time in which a worker fills a socket that is not read.
+const FILL_TIME: Duration = Duration::from_millis(10);
+
 /// How long a sleep of 0.6 s lasts at least, as far as the check can see.
 const SLEEP_MIN: Duration = Duration::from_millis(500);
 
@@ -62,7 +68,7 @@ pub(super) const CASES: &[ConformanceCase] = &[
         name: "interrupt-behind-frames",
         sentence: "A SIGINT whose interrupt frame is still behind two large unread frames ends the turn.",
         class: INTERRUPT,
-        needs: &["sleep", "print"],
+        needs: &["loop", "print"],
         run: behind_frames,
     },
     ConformanceCase {
@@ -144,15 +150,19 @@ fn between_chunks(case: &mut CaseRun<'_>) -> Step {
 }
 
 fn behind_frames(case: &mut CaseRun<'_>) -> Step {
-    case.worker.start_turn(&case.code("sleep"));
+    case.worker.start_turn(&case.code("loop"));
     case.worker.until_shown("windlass-started")?;
     let turn = case.worker.turn();
-    let earlier = TurnNo(turn.0 - 1);
-    for _ in 0..2 {
-        let header = json!({"kind": "turn_input", "turn": earlier});
-        case.worker.send(&header, &[b'x'; FILLER_BYTES]);
-    }
-    case.worker.interrupt(turn);
+    let filler = json!({"kind": "turn_input", "turn": TurnNo(turn.0 - 1)});
+    let mut bytes = case.worker.encode(&filler, &[b'x'; FILLER_BYTES]);
+    bytes.extend(case.worker.encode(&filler, &[b'x'; FILLER_BYTES]));
+    let rest = bytes.split_off(bytes.len() - FILLER_BYTES / 2);
+    // A full socket keeps the rest of the second frame back, and the interrupt behind it.
+    case.worker.send_bytes(&bytes);
+    case.worker.sigint();
+    case.worker.linger(HELD_TIME)?;
+    case.worker.send_bytes(&rest);
+    case.worker.interrupt_without_signal(turn);
     case.worker.until_outcome(WorkerOutcome::Interrupted)?;
     case.still_works()
 }
@@ -203,7 +213,7 @@ fn among_displays(case: &mut CaseRun<'_>) -> Step {
     let mut interrupted = 0;
     for round in 0..DISPLAY_ROUNDS {
         case.worker.start_turn(&code);
-        for _ in 0..(round * 7 % 400) {
+        for _ in 0..(round * 7 % 300) {
             let is_over = case.worker.until("a display", |said| match said {
                 Said::Message { message: FromWorker::Display { .. }, .. } => Some(false),
                 Said::Message { message: FromWorker::Idle { .. }, .. } => Some(true),
@@ -213,7 +223,13 @@ fn among_displays(case: &mut CaseRun<'_>) -> Step {
                 return fail("the turn ended before its 400 displays");
             }
         }
+        if round % 2 == 1 {
+            // The worker's socket fills up, and the worker is in the middle of a frame.
+            case.worker.pause_reading();
+            case.worker.linger(FILL_TIME)?;
+        }
         case.worker.interrupt(case.worker.turn());
+        case.worker.resume_reading();
         let record = case.worker.until_idle()?;
         match record.outcome {
             WorkerOutcome::Interrupted => interrupted += 1,
