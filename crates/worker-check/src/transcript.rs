@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use windlass_protocol::text::excerpt;
+
 /// Maximum number of lines that are kept from the beginning, and from the end.
 const FIRST_LINES: usize = 40;
 const LAST_LINES: usize = 80;
@@ -40,10 +42,10 @@ impl Transcript {
     }
 
     pub fn frame(&mut self, way: Way, header: &[u8], body: &[u8]) {
-        let header = shown(header, HEADER_CHARS);
+        let header = excerpt(header, HEADER_CHARS);
         let line = match body {
             [] => header,
-            body => format!("{header} + {} bytes {}", body.len(), shown(body, BODY_CHARS)),
+            body => format!("{header} + {} bytes {}", body.len(), excerpt(body, BODY_CHARS)),
         };
         self.line(way, &line);
     }
@@ -54,7 +56,7 @@ impl Transcript {
             let surplus = self.stderr.len().saturating_sub(STDERR_BYTES);
             self.stderr.drain(..surplus);
         }
-        self.line(way, &format!("{} bytes {}", bytes.len(), shown(bytes, BODY_CHARS)));
+        self.line(way, &format!("{} bytes {}", bytes.len(), excerpt(bytes, BODY_CHARS)));
     }
 
     pub fn note(&mut self, text: &str) {
@@ -92,34 +94,9 @@ impl Transcript {
     }
 }
 
-/// Bytes as text for one line: control characters are escaped, a long text is cut.
-pub(crate) fn shown(bytes: &[u8], chars_max: usize) -> String {
-    // A character has at most four bytes. The rest of a large body is not converted.
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * chars_max + 4)]).into_owned();
-    let mut line = String::new();
-    for (index, character) in text.chars().enumerate() {
-        if index == chars_max {
-            return line + "...";
-        }
-        match character {
-            '\\' | '"' | '\'' => line.push(character),
-            other => line.extend(other.escape_debug()),
-        }
-    }
-    line
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bytes_are_shown_in_one_line_and_cut() {
-        assert_eq!(shown(b"a\nb\x1b", 10), "a\\nb\\u{1b}");
-        assert_eq!(shown(b"{\"a\": 'b'}", 10), "{\"a\": 'b'}");
-        assert_eq!(shown(b"abcdef", 3), "abc...");
-        assert_eq!(shown(b"\xff", 3), "\u{fffd}");
-    }
 
     #[test]
     fn a_long_transcript_keeps_its_beginning_and_its_end() {

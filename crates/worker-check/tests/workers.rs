@@ -75,3 +75,28 @@ fn the_tiny_perl_worker_passes() {
     let program = repository().join("workers/tiny/worker.pl");
     passes(&check_all(&plan("perl", &["perl", program.to_str().unwrap()])), &[]);
 }
+
+#[test]
+fn the_example_of_the_protocol_document_passes() {
+    if !has("python3", "--version") {
+        return;
+    }
+    let document = std::fs::read_to_string(repository().join("docs/protocol.md")).unwrap();
+    let (_, example) = document.split_once("```python\n").unwrap();
+    let (example, _) = example.split_once("```").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("worker.py");
+    std::fs::write(&program, example).unwrap();
+    let mut plan = plan("python", &["python3", program.to_str().unwrap()]);
+    plan.snippets = Some(SnippetSet::parse(include_str!("expressions.toml")).unwrap());
+    let left_out = [
+        "interrupt-displays",
+        "display",
+        "tool",
+        "tool-wrong-call",
+        "tool-chunked",
+        "tool-fails-halfway",
+        "tool-interrupted",
+    ];
+    passes(&check_all(&plan), &left_out);
+}

@@ -2,11 +2,11 @@
 
 use serde_json::json;
 use windlass_protocol::TurnNo;
+use windlass_protocol::text::excerpt;
 use windlass_protocol::worker::WorkerOutcome;
 
 use super::{CaseRun, ConformanceCase, INTERRUPT, STDIN};
 use crate::driver::{Step, fail};
-use crate::transcript::shown;
 
 /// Bytes of an answer that needs two frames.
 const LONG_BYTES: usize = 300_000;
@@ -83,7 +83,7 @@ fn expect(case: &mut CaseRun<'_>, text: &str) -> Step {
     if printed.contains(text) {
         return Ok(());
     }
-    fail(format!("the code printed `{}`, not `{text}`", shown(printed.as_bytes(), 80)))
+    fail(format!("the code printed `{}`, not `{text}`", excerpt(printed.as_bytes(), 80)))
 }
 
 fn wrong_turn(case: &mut CaseRun<'_>) -> Step {

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass_protocol::CallNo;
+use windlass_protocol::text::excerpt;
 use windlass_protocol::worker::{FromWorker, WorkerOutcome};
 
 use super::{CaseRun, ConformanceCase, TOOLS};
 use crate::driver::{Step, fail};
-use crate::transcript::shown;
 use crate::turn_record::Said;
 
 /// Characters of a long result.
@@ -96,7 +96,7 @@ fn expect(case: &mut CaseRun<'_>, text: &str) -> Step {
     if printed.contains(text) {
         return Ok(());
     }
-    fail(format!("the code printed `{}`, not `{text}`", shown(printed.as_bytes(), 80)))
+    fail(format!("the code printed `{}`, not `{text}`", excerpt(printed.as_bytes(), 80)))
 }
 
 fn tool(case: &mut CaseRun<'_>) -> Step {

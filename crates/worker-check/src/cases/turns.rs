@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use serde_json::json;
+use windlass_protocol::text::excerpt;
 use windlass_protocol::worker::WorkerOutcome;
 use windlass_protocol::{Stream, TurnNo};
 
 use super::{CaseClass, CaseRun, ConformanceCase};
 use crate::driver::{Step, fail};
-use crate::transcript::shown;
 
 /// How long a late message is waited for.
 const LATE: Duration = Duration::from_millis(200);
@@ -110,7 +110,7 @@ pub(super) const CASES: &[ConformanceCase] = &[
 fn ready_first(case: &mut CaseRun<'_>) -> Step {
     match case.ready.printed.as_slice() {
         [] => Ok(()),
-        printed => fail(format!("the worker printed `{}`", shown(printed, 80))),
+        printed => fail(format!("the worker printed `{}`", excerpt(printed, 80))),
     }
 }
 
@@ -124,7 +124,7 @@ pub(super) fn print(case: &mut CaseRun<'_>) -> Step {
     if text.matches("windlass-print").count() == 1 {
         return Ok(());
     }
-    fail(format!("the snippet `print` showed `{}` before idle", shown(text.as_bytes(), 80)))
+    fail(format!("the snippet `print` showed `{}` before idle", excerpt(text.as_bytes(), 80)))
 }
 
 fn turn_number(case: &mut CaseRun<'_>) -> Step {
@@ -142,7 +142,7 @@ fn output_before_idle(case: &mut CaseRun<'_>) -> Step {
     match case.worker.unread().first() {
         None => Ok(()),
         Some(said) => {
-            fail(format!("after idle came {}", shown(format!("{said:?}").as_bytes(), 120)))
+            fail(format!("after idle came {}", excerpt(format!("{said:?}").as_bytes(), 120)))
         }
     }
 }
@@ -159,7 +159,7 @@ fn check_state(case: &mut CaseRun<'_>) -> Step {
         return Ok(());
     }
     let text = record.everything();
-    fail(format!("the variable is lost: `get` showed `{}`", shown(text.as_bytes(), 120)))
+    fail(format!("the variable is lost: `get` showed `{}`", excerpt(text.as_bytes(), 120)))
 }
 
 fn value(case: &mut CaseRun<'_>) -> Step {
@@ -169,7 +169,7 @@ fn value(case: &mut CaseRun<'_>) -> Step {
     if text.contains("42") {
         return Ok(());
     }
-    fail(format!("the turn showed `{}`, not 42", shown(text.as_bytes(), 80)))
+    fail(format!("the turn showed `{}`, not 42", excerpt(text.as_bytes(), 80)))
 }
 
 fn result_long(case: &mut CaseRun<'_>) -> Step {
