@@ -53,6 +53,7 @@ pub fn worker_bytes(begin: Begin, bytes: &[u8]) -> usize {
             protocol: windlass_protocol::worker::PROTOCOL,
             worker: "fuzz".to_owned(),
             capabilities: vec![windlass_protocol::worker::FORKS.to_owned()],
+            startup: None,
         };
         let mut first = Vec::new();
         if frame::encode(&mut first, &ready, &[]).is_ok() {

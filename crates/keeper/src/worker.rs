@@ -213,6 +213,11 @@ impl Worker {
         }
     }
 
+    /// Bytes of the protocol socket that are no whole frame.
+    pub fn undecoded(&mut self) -> &[u8] {
+        self.decoder.buffer()
+    }
+
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         self.decoder.next_frame()
     }

@@ -195,7 +195,9 @@ pub fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::Unauthorized => {
             "send the node's token: `windlass token` prints it to the node's own user"
         }
-        ErrorCode::ProtocolError => "report it to the worker's author; create a new session",
+        ErrorCode::ProtocolError => {
+            "report it to the worker's author, who can use `windlass worker check`; create a new session"
+        }
         ErrorCode::WorkerDied => {
             "the session has a fresh worker: set the state up again; look for a crash, os._exit or out of memory"
         }

@@ -93,6 +93,9 @@ pub enum FromWorker {
         worker: String,
         #[serde(default)]
         capabilities: Vec<String>,
+        /// What the start of the worker cost, as the worker measured it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        startup: Option<StartupFigures>,
     },
     /// Output that does not go through the raw pipes of standard output and standard error.
     Output {
@@ -114,7 +117,13 @@ pub enum FromWorker {
         more: bool,
     },
     /// The code asks for input and blocks.
-    StdinWait { turn: TurnNo, prompt: String, secret: bool },
+    StdinWait {
+        turn: TurnNo,
+        prompt: String,
+        /// Whether the answer must be neither shown nor stored.
+        #[serde(default, skip_serializing_if = "is_false")]
+        secret: bool,
+    },
     /// The code calls a host tool. Frames of several calls may be interleaved.
     ToolCall {
         turn: TurnNo,
@@ -133,6 +142,7 @@ pub enum FromWorker {
     ForkWait,
     /// The original's reply to a `fork`. The body lists what the twin does not have.
     Forked {
+        #[serde(default, skip_serializing_if = "is_false")]
         ok: bool,
         /// Why the fork failed.
         #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -156,7 +166,7 @@ pub enum FromWorker {
 }
 
 /// Every field of every message of a worker.
-const FIELDS: [&str; 21] = [
+const FIELDS: [&str; 22] = [
     "kind",
     "turn",
     "stream",
@@ -178,6 +188,7 @@ const FIELDS: [&str; 21] = [
     "capabilities",
     "ok",
     "limit",
+    "startup",
 ];
 
 /// Number of fields in a worker's header that this release does not know. They are ignored and counted.
@@ -209,6 +220,34 @@ impl<'de> Deserialize<'de> for UnknownFields {
         }
         deserializer.deserialize_map(Count).map(Self)
     }
+}
+
+/// What the start of a worker cost, for people who look for a slow start. All figures are optional, and none
+/// of them changes how the session is run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StartupFigures {
+    /// Time until the interpreter could run code.
+    #[serde(default, deserialize_with = "figure", skip_serializing_if = "Option::is_none")]
+    pub runtime_load_ms: Option<u32>,
+    /// Time to load packages that code expects to find loaded.
+    #[serde(default, deserialize_with = "figure", skip_serializing_if = "Option::is_none")]
+    pub package_load_ms: Option<u32>,
+    #[serde(default, deserialize_with = "figure", skip_serializing_if = "Option::is_none")]
+    pub package_count: Option<u32>,
+    /// Whether the interpreter was restored from a memory snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<bool>,
+}
+
+/// A figure of an untrusted worker: any JSON number, rounded down and limited to 32 bits.
+fn figure<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    let number = Option::<f64>::deserialize(deserializer)?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a cast from f64 saturates, which is the limit"
+    )]
+    Ok(number.map(|number| number as u32))
 }
 
 /// The outcomes that a worker can report.
@@ -257,6 +296,49 @@ mod tests {
             .flat_map(|properties| properties.keys().map(String::as_str))
             .collect();
         assert_eq!(BTreeSet::from(FIELDS), fields);
+    }
+
+    #[test]
+    fn booleans_that_are_false_may_be_left_out() {
+        let parsed = |header: &str| serde_json::from_str::<FromWorker>(header).unwrap();
+        assert_eq!(
+            parsed(r#"{"kind":"stdin_wait","turn":3,"prompt":"? "}"#),
+            FromWorker::StdinWait { turn: TurnNo(3), prompt: "? ".into(), secret: false }
+        );
+        assert_eq!(
+            parsed(r#"{"kind":"forked","reason":"no memory"}"#),
+            FromWorker::Forked { ok: false, reason: "no memory".into(), limit: false }
+        );
+    }
+
+    #[test]
+    fn figures_of_a_start_are_limited_and_optional() {
+        let startup = |figures: &str| {
+            let header = format!(
+                r#"{{"kind":"worker_ready","protocol":1,"worker":"w","startup":{figures}}}"#
+            );
+            match serde_json::from_str::<FromWorker>(&header) {
+                Ok(FromWorker::WorkerReady { startup, .. }) => startup,
+                _ => None,
+            }
+        };
+        let loaded = |runtime_load_ms| Some(StartupFigures { runtime_load_ms, ..<_>::default() });
+        assert_eq!(startup("{}"), loaded(None));
+        assert_eq!(startup(r#"{"runtime_load_ms":61,"new":[1]}"#), loaded(Some(61)));
+        assert_eq!(startup(r#"{"runtime_load_ms":61.7}"#), loaded(Some(61)));
+        assert_eq!(startup(r#"{"runtime_load_ms":-1}"#), loaded(Some(0)));
+        assert_eq!(startup(r#"{"runtime_load_ms":1e300}"#), loaded(Some(u32::MAX)));
+        assert_eq!(startup(r#"{"runtime_load_ms":"fast"}"#), None);
+        let all = r#"{"package_load_ms":5,"package_count":2,"snapshot":true}"#;
+        assert_eq!(
+            startup(all),
+            Some(StartupFigures {
+                runtime_load_ms: None,
+                package_load_ms: Some(5),
+                package_count: Some(2),
+                snapshot: Some(true),
+            })
+        );
     }
 
     #[test]

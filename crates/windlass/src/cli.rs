@@ -8,7 +8,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::commands::{
     attach, completions, doctor, down, du, egress, environments, fork, install, interrupt, kill,
     logs, man, mcp, node, policy, prune, ps, repl, run, servers, status, token, tools, uninstall,
-    up, workers,
+    up, worker, workers,
 };
 use crate::terminal::Terminal;
 
@@ -61,6 +61,7 @@ enum CliCommand {
     Mcp(mcp::Args),
     Policy(policy::Args),
     Doctor(doctor::Args),
+    Worker(worker::Args),
     Install(install::Args),
     Uninstall(uninstall::Args),
     Token(token::Args),
@@ -93,6 +94,7 @@ fn dispatch(command: CliCommand, terminal: &mut Terminal) -> anyhow::Result<Exit
         CliCommand::Token(args) => return token::run(args, terminal),
         CliCommand::Policy(args) => return policy::run(args, terminal),
         CliCommand::Doctor(args) => return doctor::run(args, terminal),
+        CliCommand::Worker(args) => return worker::run(args, terminal),
         CliCommand::Install(args) => return install::run(args, terminal),
         CliCommand::Uninstall(args) => return uninstall::run(args, terminal),
         other => other,
@@ -123,6 +125,7 @@ fn dispatch(command: CliCommand, terminal: &mut Terminal) -> anyhow::Result<Exit
             | CliCommand::Token(_)
             | CliCommand::Policy(_)
             | CliCommand::Doctor(_)
+            | CliCommand::Worker(_)
             | CliCommand::Install(_)
             | CliCommand::Uninstall(_)
             | CliCommand::Completions(_)

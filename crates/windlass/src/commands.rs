@@ -29,4 +29,5 @@ pub mod token;
 pub mod tools;
 pub mod uninstall;
 pub mod up;
+pub mod worker;
 pub mod workers;

@@ -29,7 +29,7 @@ _CANCELLED = "tool_cancelled"
 class Call:
     """A call that the main thread waits for."""
 
-    __slots__ = ("number", "turn", "tool", "rest", "parts", "ok", "error", "done")
+    __slots__ = ("number", "turn", "tool", "head", "begun", "finished", "parts", "ok", "error", "done")
 
     # Whether the main thread waits for this call. Calls of other threads end at an interrupt.
     is_mains = True
@@ -38,8 +38,11 @@ class Call:
         self.number = number
         self.turn = turn
         self.tool = tool
-        # The header of the frames that are still to be sent, if some were sent already.
-        self.rest = None
+        # Of a call in several frames: the start of their header, and the notes of `Wire.send_noted`
+        # about the first and the last frame.
+        self.head = None
+        self.begun = []
+        self.finished = []
         self.parts = []
         self.ok = False
         # Why the worker ended the call; None if the result tells.
@@ -164,24 +167,25 @@ class Calls:
             return
         # Send the parts one by one: frames of other threads, and a `tool_cancel`, need not wait for
         # the last.
-        *others, last = chunks(memoryview(body))
+        call.head = head
+        first, *others, last = chunks(memoryview(body))
+        self.wire.send_noted(frame(head + b',"more":true}', first), call.begun)
         for part in others:
             if call.done:
                 break
             self.wire.send(frame(head + b',"more":true}', part))
-            call.rest = head
         if not call.done:
-            call.rest = None
-            self.wire.send(frame(head + b"}", last))
+            self.wire.send_noted(frame(head + b"}", last), call.finished)
         elif call.error is None:
             self._cut_short(call)
 
     def _cut_short(self, call):
         """Finish the frames of a call that is over, so that the keeper does not hold memory for the
-        rest."""
-        if call.rest is not None:
-            head, call.rest = call.rest, None
-            self.wire.send(frame(head + b"}"))
+        rest. An interrupt may have come before the first frame, or before the last: a frame too many
+        would be another call, with empty arguments."""
+        wire = self.wire
+        if call.head is not None and wire.has_taken(call.begun) and not wire.has_taken(call.finished):
+            wire.send_noted(frame(call.head + b"}"), call.finished)
 
     def give_up(self, call):
         """The code no longer waits: cancel the call, unless it is over already."""

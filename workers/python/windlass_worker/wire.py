@@ -133,6 +133,21 @@ class Wire:
             self._outgoing.append((first, []))
         self._flush()
 
+    def send_noted(self, data, note):
+        """Send a whole frame. `note` is an empty list, by which `has_taken` knows the frame."""
+        if not self.open:
+            return
+        if self._held and get_ident() == self._main:
+            data = self._held + data
+            self._held = b""
+        self._outgoing.append((data, note))
+        self._flush()
+
+    def has_taken(self, note):
+        """Whether `send_noted` has taken the frame of that note, whatever exception came then."""
+        # A frame leaves `_outgoing` after its note has content, so another thread cannot hide it.
+        return bool(note) or any(other is note for _, other in list(self._outgoing)) or bool(note)
+
     def _flush(self):
         # A signal handler that sends while this thread is sending leaves it to the outer call.
         if self.is_sending():

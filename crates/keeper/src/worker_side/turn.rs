@@ -1,12 +1,16 @@
 //! The running turn, and the worker's messages about it. Every message is checked against the running turn. A
 //! message for another turn is counted and dropped; a malformed message ends the session.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use windlass_protocol::event::{EventKind, TurnError};
 use windlass_protocol::frame::Frame;
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, WORKER_HEADER_BYTES_MAX};
+use windlass_protocol::text::excerpt;
 use windlass_protocol::worker::{
     FromWorker, PROTOCOL, ToWorker, WorkerError, WorkerOutcome, unknown_fields,
 };
@@ -52,6 +56,9 @@ struct Nudging {
 
 /// Time between two nudges.
 const NUDGE_EVERY: Duration = Duration::from_millis(20);
+
+/// Maximum number of characters of an invalid frame that its session's owner is shown.
+const EXCERPT_CHARS: usize = 200;
 
 /// Maximum number of nudges for one interrupt: 20 s of them. The node's grace usually ends much earlier.
 const NUDGES_MAX: u32 = 1000;
@@ -101,7 +108,8 @@ pub(crate) enum WorkerNotice {
         limit: bool,
         body: Bytes,
     },
-    /// The frame holds no valid message, or a message that is not allowed now.
+    /// The frame holds no valid message, or a message that is not allowed now. The text has the cause and
+    /// an excerpt of the frame.
     Invalid(String),
 }
 
@@ -179,23 +187,31 @@ impl WorkerSide {
     /// Handles complete frames. Returns at the first frame that is not about the turn.
     pub fn take_frames(&mut self, stage: WorkerStage, node: &mut NodeSide) -> Option<WorkerNotice> {
         loop {
-            let parsed = match self.process.as_mut()?.next_frame() {
+            let worker = self.process.as_mut()?;
+            let frame = match worker.next_frame() {
                 Ok(None) => return None,
-                Ok(Some(frame)) => {
-                    self.running.dropped += unknown_fields(&frame.header);
-                    parse(frame)
+                Ok(Some(frame)) => frame,
+                Err(error) => {
+                    let bytes = excerpt(worker.undecoded(), EXCERPT_CHARS);
+                    let cause = format!("{error}; the bytes on the socket: {bytes}");
+                    return Some(WorkerNotice::Invalid(cause));
                 }
-                Err(error) => Err(error.to_string()),
             };
-            let taken = match (parsed, stage) {
+            self.running.dropped += unknown_fields(&frame.header);
+            let header = frame.header.clone();
+            let taken = match (parse(frame), stage) {
                 (Ok((message, _)), WorkerStage::Starting { .. }) => first(message).map(Some),
                 (Ok((message, body)), _) => self.take_message(message, body, node),
-                (Err(message), _) => Err(message),
+                (Err(cause), _) => Err(cause),
             };
             match taken {
                 Ok(None) => {}
                 Ok(said) => return said,
-                Err(message) => return Some(WorkerNotice::Invalid(message)),
+                Err(cause) => {
+                    let header = excerpt(&header, EXCERPT_CHARS);
+                    let cause = format!("{cause}; the frame's header: {header}");
+                    return Some(WorkerNotice::Invalid(cause));
+                }
             }
         }
     }
@@ -380,7 +396,7 @@ impl WorkerSide {
 /// Checks a worker's first message.
 fn first(message: FromWorker) -> Result<WorkerNotice, String> {
     match message {
-        FromWorker::WorkerReady { protocol: PROTOCOL, worker, capabilities } => {
+        FromWorker::WorkerReady { protocol: PROTOCOL, worker, capabilities, .. } => {
             Ok(WorkerNotice::Ready(ReadyMessage::new(&worker, capabilities)))
         }
         FromWorker::WorkerReady { protocol, .. } => {

@@ -16,7 +16,7 @@ pub(super) struct LimitReports {
     message: String,
     /// The limit that ended the worker, with its figures.
     ended: Option<(Limit, String)>,
-    /// Why the last worker ended, or was not started.
+    /// Why the last worker ended or was not started, or how it violated the protocol.
     cause: String,
 }
 
@@ -30,6 +30,7 @@ impl LimitReports {
                 let message = std::mem::take(&mut self.message);
                 self.ended = limit.map(|limit| (limit, message));
             }
+            EventKind::ProtocolBroken { message } => self.cause.clone_from(message),
             _ => {}
         }
     }
@@ -46,13 +47,14 @@ impl LimitReports {
         *self = Self::default();
     }
 
-    /// The error of a turn that a limit ended, or that did not run because of a limit.
+    /// The error of a turn that a limit or its worker ended, or that did not run because of a limit.
     pub fn explain(&self, code: ErrorCode) -> Option<TurnError> {
         if let Some(limit) = limit_of(code) {
             let report = self.ended.as_ref().filter(|(reported, _)| *reported == limit);
             return Some(reached(limit, code, report.map_or("", |(_, message)| message)));
         }
-        if code == ErrorCode::WorkerFailed && !self.cause.is_empty() {
+        let has_cause = matches!(code, ErrorCode::WorkerFailed | ErrorCode::ProtocolError);
+        if has_cause && !self.cause.is_empty() {
             return Some(TurnError {
                 code: Some(code),
                 name: code.as_str().to_owned(),
@@ -152,6 +154,19 @@ mod tests {
         });
         let error = reports.explain(ErrorCode::WorkerFailed).unwrap();
         assert!(error.message.starts_with(&cause), "{}", error.message);
+    }
+
+    #[test]
+    fn a_turn_whose_worker_violated_the_protocol_is_told_how() {
+        let mut reports = LimitReports::default();
+        assert_eq!(reports.explain(ErrorCode::ProtocolError), None);
+        let message =
+            "a header is not a message: missing field `outcome`; its header: {}".to_owned();
+        reports.note(&EventKind::ProtocolBroken { message: message.clone() });
+        let error = reports.explain(ErrorCode::ProtocolError).unwrap();
+        assert_eq!(error.code, Some(ErrorCode::ProtocolError));
+        assert!(error.message.starts_with(&message), "{}", error.message);
+        assert!(error.message.ends_with("create a new session"), "{}", error.message);
     }
 
     #[test]
