@@ -4,9 +4,14 @@
 
 mod configured;
 mod environment;
+mod javascript;
+mod jupyter;
 mod lookup;
 mod program_files;
+mod pyodide;
 mod python;
+mod r;
+mod shell;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -97,9 +102,25 @@ impl Workers {
     pub fn prepare(config: &Config, trust: Arc<Trust>) -> io::Result<Self> {
         let dir = config.programs_dir();
         let entries = &config.workers.entries;
+        let settings = |kind: &WorkerKind| entries.get(kind.name).cloned().unwrap_or_default();
+        let rust = program_files::rust_workers(&dir)?;
+        let javascript = program_files::javascript(&dir)?;
         let python = python::Python::prepare(&dir, trust.clone(), config.named_interpreters())?;
-        let built_in: [(&WorkerKind, Box<dyn Launcher>); 1] =
-            [(&kinds::python::KIND, Box::new(python))];
+        let shell = shell::Shell::new(rust.clone(), trust.clone(), settings(&kinds::shell::KIND));
+        let r = r::RLang::new(rust.clone(), trust.clone(), settings(&kinds::r::KIND));
+        let set = settings(&kinds::javascript::KIND);
+        let node = javascript::JavaScript::new(javascript.clone(), trust.clone(), set);
+        let set = settings(&kinds::pyodide::KIND);
+        let pyodide = pyodide::Pyodide::new(javascript, trust.clone(), set);
+        let jupyter = jupyter::Jupyter::new(rust, trust.clone());
+        let built_in: [(&WorkerKind, Box<dyn Launcher>); 6] = [
+            (&kinds::python::KIND, Box::new(python)),
+            (&kinds::shell::KIND, Box::new(shell)),
+            (&kinds::r::KIND, Box::new(r)),
+            (&kinds::javascript::KIND, Box::new(node)),
+            (&kinds::pyodide::KIND, Box::new(pyodide)),
+            (&kinds::jupyter::KIND, Box::new(jupyter)),
+        ];
         let mut launchers: BTreeMap<String, Box<dyn Launcher>> =
             built_in.into_iter().map(|(kind, launcher)| (kind.name.to_owned(), launcher)).collect();
         for (name, entry) in entries.iter().filter(|(name, _)| kinds::find(name).is_none()) {

@@ -66,7 +66,8 @@ pub struct LanguageTerms {
 }
 
 /// All kinds. The first one is the default.
-pub const ALL: &[WorkerKind] = &[python::KIND];
+pub const ALL: &[WorkerKind] =
+    &[python::KIND, shell::KIND, r::KIND, javascript::KIND, pyodide::KIND, jupyter::KIND];
 
 /// The kind of a session whose client requests none.
 pub const DEFAULT: &WorkerKind = &ALL[0];
@@ -114,6 +115,8 @@ mod tests {
             assert!(!ALL[..index].iter().any(same), "{}: an extension has two kinds", kind.name);
         }
         assert_eq!(find("none"), None);
+        assert_eq!(find("jupyter:ir"), Some(&jupyter::KIND));
         assert_eq!(find("python:3"), None);
+        assert_eq!(by_extension("R").map(|kind| kind.name), Some("r"));
     }
 }

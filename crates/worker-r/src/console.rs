@@ -95,7 +95,9 @@ unsafe extern "C-unwind" fn poll_events() {
             return true;
         }
         // A SIGINT without a frame comes from the code itself.
-        seen.sigint && !read.late && session.turn().is_some_and(|t| t.interrupt == InterruptState::None)
+        seen.sigint
+            && !read.late
+            && session.turn().is_some_and(|t| t.interrupt == InterruptState::None)
     });
     if own == Some(true) || signals::is_forked() && seen.sigint {
         pending().store(1, Ordering::Relaxed);
@@ -204,7 +206,8 @@ fn code_of_turn() -> Sexp {
 fn note_parse_error(message: Sexp, status: c_int) {
     let incomplete = status == parsed::INCOMPLETE;
     let name = if incomplete { "IncompleteCode" } else { "ParseError" };
-    let message = json::first_text(message).unwrap_or_else(|| "the code has a syntax error".to_owned());
+    let message =
+        json::first_text(message).unwrap_or_else(|| "the code has a syntax error".to_owned());
     note_error(RaisedError {
         name: name.to_owned(),
         traceback: format!("{name}: {message}\n"),

@@ -127,7 +127,10 @@ fn encode(value: Sexp, depth: usize) -> Result<Value, JsonError> {
     if scalar {
         return element(value, 0, depth);
     }
-    (0..count).map(|index| element(value, index, depth)).collect::<Result<Vec<_>, _>>().map(Value::Array)
+    (0..count)
+        .map(|index| element(value, index, depth))
+        .collect::<Result<Vec<_>, _>>()
+        .map(Value::Array)
 }
 
 fn element(vector: Sexp, index: usize, depth: usize) -> Result<Value, JsonError> {

@@ -4,7 +4,9 @@
 use std::collections::VecDeque;
 
 use serde_json::Value;
-use windlass_worker_kit::{CallNo, Display, Link, LinkError, Message, Stream, TurnNo, WorkerOutcome};
+use windlass_worker_kit::{
+    CallNo, Display, Link, LinkError, Message, Stream, TurnNo, WorkerOutcome,
+};
 
 /// Bytes of a printed result that are collected before they are sent.
 const RESULT_BYTES: usize = 64 * 1024;

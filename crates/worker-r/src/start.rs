@@ -35,7 +35,8 @@ pub fn initialize(profiles: Profiles) -> Result<(), LoadError> {
     let installation = Installation::find()?;
     set_environment(&installation);
     libr::load(&installation.home)?;
-    let mut words = vec!["R", "--quiet", "--interactive", "--no-restore", "--no-save", "--no-readline"];
+    let mut words =
+        vec!["R", "--quiet", "--interactive", "--no-restore", "--no-save", "--no-readline"];
     if profiles == Profiles::Skip {
         words.extend(["--no-site-file", "--no-init-file", "--no-environ"]);
     }

@@ -46,13 +46,23 @@ const REPORT_BYTES_MAX: usize = 4096;
 /// What bash reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BashReport {
-    Ready { version: String },
+    Ready {
+        version: String,
+    },
     /// The turn with this mark has ended.
-    Ended { mark: String, status: u8, again: bool },
+    Ended {
+        mark: String,
+        status: u8,
+        again: bool,
+    },
     /// Bash has handled all lines of the turn with this mark.
-    LinesDone { mark: String },
+    LinesDone {
+        mark: String,
+    },
     /// Bash ends with this status and has saved its state.
-    Saved { status: u8 },
+    Saved {
+        status: u8,
+    },
 }
 
 /// The pseudoterminal of a session.

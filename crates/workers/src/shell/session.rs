@@ -191,7 +191,10 @@ impl ShellSession {
                 }
             }
             if let Some(status) = self.bash.try_wait() {
-                return Err(io::Error::other(format!("bash does not start: {}", described_end(status))));
+                return Err(io::Error::other(format!(
+                    "bash does not start: {}",
+                    described_end(status)
+                )));
             }
             if link.is_closed() {
                 return Err(io::Error::other("the keeper is gone"));
@@ -437,7 +440,8 @@ impl ShellSession {
             return Ok(());
         }
         running.asked = true;
-        let secret = self.bash.terminal.as_ref().is_some_and(|terminal| hides_input(&terminal.slave));
+        let secret =
+            self.bash.terminal.as_ref().is_some_and(|terminal| hides_input(&terminal.slave));
         link.stdin_wait(running.turn, &self.terminal.prompt(), secret)
     }
 
@@ -624,7 +628,12 @@ fn number_of(pid: rustix::process::Pid) -> u32 {
 /// The size in `COLUMNSxROWS`.
 fn terminal_size(text: &str) -> Option<Winsize> {
     let (columns, rows) = text.split_once('x')?;
-    Some(Winsize { ws_col: columns.parse().ok()?, ws_row: rows.parse().ok()?, ws_xpixel: 0, ws_ypixel: 0 })
+    Some(Winsize {
+        ws_col: columns.parse().ok()?,
+        ws_row: rows.parse().ok()?,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    })
 }
 
 fn random_text() -> io::Result<String> {
