@@ -129,6 +129,7 @@ impl Bash {
             state: state_in.as_raw_fd(),
             tools: tools.as_ref().map(AsRawFd::as_raw_fd),
             stderr: stderr.as_raw_fd(),
+            start: start_in.as_raw_fd(),
         };
         let program = std::env::current_exe()?;
         let mark = parts.size.map(|_| mark_format(parts.terminal_secret)).unwrap_or_default();
@@ -171,11 +172,11 @@ impl Bash {
     }
 
     /// Gives bash the code of a turn.
-    pub fn run(&mut self, mark: &str, before: &str, code: &[u8]) -> io::Result<()> {
+    pub fn run(&mut self, mark: &str, last_status: u8, before: &str, code: &[u8]) -> io::Result<()> {
         self.code.set_len(0)?;
         self.code.write_all_at(before.as_bytes(), 0)?;
         self.code.write_all_at(code, before.len() as u64)?;
-        self.commands.write_all(script::turn_lines(self.fds, mark).as_bytes())
+        self.commands.write_all(script::turn_lines(self.fds, mark, last_status).as_bytes())
     }
 
     /// Gives bash a line that ends the turn unless it has ended. Too many such lines are dropped.
@@ -185,7 +186,7 @@ impl Bash {
 
     /// Asks bash to end.
     pub fn leave(&mut self) {
-        let _ = self.commands.write_all(b"builtin exec 2>/dev/null; builtin exit 0\n");
+        let _ = self.commands.write_all(b"exec 2>/dev/null; builtin exit 0\n");
         let _ = kill_process(self.pid, Signal::HUP);
     }
 

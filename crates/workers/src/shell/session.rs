@@ -92,6 +92,8 @@ struct ShellSession {
 /// What the next turn has to know.
 #[derive(Debug, Default)]
 struct BetweenTurns {
+    /// The exit status of the last turn.
+    status: u8,
     /// Whether the next code begins with switching tracing and prompts on again.
     again: bool,
     /// Why the state is lost since the last turn.
@@ -314,7 +316,7 @@ impl ShellSession {
         let mut running = RunningTurn::new(turn, after)?;
         running.terminal_done = self.size.is_none();
         let before = if std::mem::take(&mut self.between.again) { script::AGAIN } else { "" };
-        let given = self.bash.run(&running.mark, before, &code);
+        let given = self.bash.run(&running.mark, self.between.status, before, &code);
         self.turn = Some(running);
         match given {
             // Bash is gone. The loop sees its end next.
@@ -384,6 +386,7 @@ impl ShellSession {
                 BashReport::Ended { mark, status, again } if mark == running.mark => {
                     running.ended.get_or_insert((status, Instant::now()));
                     self.between.again = again;
+                    self.between.status = status;
                 }
                 BashReport::LinesDone { mark } if mark == running.mark => running.lines_done = true,
                 BashReport::Saved { status } => running.saved = Some(status),
@@ -549,6 +552,7 @@ impl ShellSession {
         self.typed = TerminalInput::default();
         self.terminal = TerminalReader::new(&self.secret);
         self.between.again = false;
+        self.between.status = 0;
         self.bash = Bash::start(&BashParts {
             input: &self.pipe.read_end,
             state: &self.state,
