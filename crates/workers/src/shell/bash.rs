@@ -14,10 +14,10 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
-use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd, ioctl_fionread};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
@@ -25,11 +25,11 @@ use rustix::process::{
 };
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcgetpgrp, tcsetwinsize};
-use windlass_confine::input_watch::{self, ReadWatch};
 use windlass_procs::inherited::take_inherited;
 use windlass_procs::signal::default_interrupt;
 use windlass_worker_kit::{FD_VARIABLE, TERMINAL_VARIABLE};
 
+use super::look::others_in_group;
 use super::outcome::signal_name;
 use super::script::{self, BashDescriptors};
 use super::terminal::mark_format;
@@ -75,7 +75,6 @@ pub struct Bash {
     unread_report: Vec<u8>,
     code: File,
     pub terminal: Option<SessionTerminal>,
-    pub watch: Option<ReadWatch>,
     fds: BashDescriptors,
 }
 
@@ -103,8 +102,6 @@ impl Bash {
         let streams = terminal.as_ref().filter(|_| parts.size.is_some());
         let (commands_read, commands) = pipe_with(PipeFlags::CLOEXEC)?;
         let (report, report_write) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (listener_in, listener_out) =
-            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         fcntl_setfl(&report, OFlags::NONBLOCK)?;
         fcntl_setfl(&commands, OFlags::NONBLOCK)?;
         let code = File::from(memfd_create("windlass-code", MemfdFlags::CLOEXEC)?);
@@ -115,12 +112,11 @@ impl Bash {
         };
         let tools = parts.tools.map(inherited).transpose()?;
         let slave = terminal.as_ref().map(|t| inherited(&t.slave)).transpose()?;
-        let (code_in, state_in, report_in, start_in, listener_in) = (
+        let (code_in, state_in, report_in, start_in) = (
             inherited(&code)?,
             inherited(parts.state)?,
             inherited(&report_write)?,
             inherited(&start)?,
-            inherited(&listener_in)?,
         );
         let fds = BashDescriptors {
             code: code_in.as_raw_fd(),
@@ -139,7 +135,6 @@ impl Bash {
         command
             .arg(START_BASH)
             .arg(slave.as_ref().map_or(-1, AsRawFd::as_raw_fd).to_string())
-            .arg(listener_in.as_raw_fd().to_string())
             .arg(start_in.as_raw_fd().to_string())
             .env_remove(FD_VARIABLE)
             .env_remove(TERMINAL_VARIABLE)
@@ -152,10 +147,8 @@ impl Bash {
             }
         }
         let child = command.spawn()?;
-        drop(listener_in);
         let pid = Pid::from_child(&child);
         let ended = pidfd_open(pid, PidfdFlags::empty())?;
-        let watch = receive_descriptor(&listener_out).map(ReadWatch::of);
         Ok(Self {
             child,
             pid,
@@ -166,7 +159,6 @@ impl Bash {
             unread_report: Vec::new(),
             code,
             terminal,
-            watch,
             fds,
         })
     }
@@ -182,6 +174,11 @@ impl Bash {
     /// Gives bash a line that ends the turn unless it has ended. Too many such lines are dropped.
     pub fn end_again(&mut self, mark: &str) {
         let _ = self.commands.write_all(script::last_line(mark).as_bytes());
+    }
+
+    /// Whether bash has read all lines that it was given.
+    pub fn has_read_commands(&self) -> bool {
+        ioctl_fionread(&self.commands_read) == Ok(0)
     }
 
     /// Asks bash to end.
@@ -220,13 +217,20 @@ impl Bash {
         tcgetpgrp(&self.terminal.as_ref()?.master).ok()
     }
 
-    /// Signals the foreground job, if it is not bash itself.
+    /// Signals the foreground job. If bash has the foreground, its own children in it are meant, for example
+    /// those of `$(...)`.
     pub fn signal_foreground(&self, signal: Signal) {
         match self.foreground() {
             Some(group) if group != self.pid => drop(kill_process_group(group, signal)),
-            Some(_) => {}
             // Without job control, background jobs ignore SIGINT, and all processes are in one group.
-            None if signal == Signal::INT => drop(kill_process_group(self.pid, signal)),
+            Some(_) | None if signal == Signal::INT => drop(kill_process_group(self.pid, signal)),
+            Some(_) => {
+                let bash = self.pid.as_raw_nonzero().get().cast_unsigned();
+                let pids = others_in_group(bash, bash).collect::<Vec<_>>();
+                for pid in pids.into_iter().filter_map(|pid| Pid::from_raw(pid.cast_signed())) {
+                    let _ = kill_process(pid, signal);
+                }
+            }
             None => {}
         }
     }
@@ -268,21 +272,15 @@ impl SessionTerminal {
     }
 }
 
-/// Sets up this process and becomes bash: a session of its own with its terminal, and the filter that tells
-/// the worker of reads.
+/// Sets up this process and becomes bash: a session of its own with its terminal.
 pub fn start_bash(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let mut number = || arguments.next()?.to_str()?.parse::<RawFd>().ok();
-    let (Some(slave), Some(listener), Some(start)) = (number(), number(), number()) else {
+    let (Some(slave), Some(start)) = (number(), number()) else {
         return ExitCode::FAILURE;
     };
     let _ = setsid();
     if let Ok(slave) = take_inherited(slave) {
         let _ = ioctl_tiocsctty(&slave);
-    }
-    if let Ok(channel) = take_inherited(listener)
-        && let Ok(watch) = input_watch::install()
-    {
-        send_descriptor(&channel, &watch);
     }
     let _ = default_interrupt();
     let file = format!("/dev/fd/{start}");

@@ -112,7 +112,7 @@ exit() {
       __windlass_status=2
     fi
   fi
-  builtin local __windlass_trap=$(builtin trap -p EXIT)
+  builtin local __windlass_trap="$(builtin trap -p EXIT)"
   if [[ $__windlass_trap && $__windlass_trap != *__windlass_save* ]]; then
     builtin trap '__windlass_save "$?"' EXIT
     builtin eval "builtin set $__windlass_trap"
