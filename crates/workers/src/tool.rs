@@ -89,7 +89,9 @@ fn parse(arguments: &[String]) -> Result<Option<ToolCommand>, String> {
                 let number = text.parse().map_err(|_| format!("{text:?} is no number"))?;
                 deadline_ms = Some(number);
             }
-            Some(option) if option.starts_with('-') => return Err(format!("unknown option {option}")),
+            Some(option) if option.starts_with('-') => {
+                return Err(format!("unknown option {option}"));
+            }
             Some(name) => break name.to_owned(),
         }
     };
@@ -140,9 +142,8 @@ fn call(command: &ToolCommand) -> Result<String, String> {
     };
     let request =
         json!({ "name": command.name, "deadline_ms": command.deadline_ms, "arguments": arguments });
-    let answer = exchange(&request.to_string()).map_err(|cause| {
-        format!("this session's channel for host tools does not work: {cause}")
-    })?;
+    let answer = exchange(&request.to_string())
+        .map_err(|cause| format!("this session's channel for host tools does not work: {cause}"))?;
     let (first, body) = answer.split_first().ok_or("the worker is gone")?;
     let value: Value = serde_json::from_slice(body).map_err(|cause| cause.to_string())?;
     if *first != TOOL_SUCCESS {

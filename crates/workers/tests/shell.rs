@@ -13,7 +13,11 @@ fn check(turns: &[(&str, &str, &str)]) {
     let mut worker = Worker::start("shell", &[]);
     for (code, stdout, end) in turns {
         let seen = worker.run(code);
-        assert_eq!((seen.stdout.as_str(), seen.end().as_str()), (*stdout, *end), "{code}\n{seen:?}");
+        assert_eq!(
+            (seen.stdout.as_str(), seen.end().as_str()),
+            (*stdout, *end),
+            "{code}\n{seen:?}"
+        );
     }
     worker.shutdown();
 }
@@ -39,17 +43,37 @@ fn the_status_is_the_outcome() {
         ("exit 3\necho no", "", "error ExitStatus: exit status 3"),
         ("exit", "", "error ExitStatus: exit status 3"),
         ("exit 0; echo no", "", "ok"),
-        ("f() { for i in 1 2; do exit 4; done; }; x=1; f; echo no", "", "error ExitStatus: exit status 4"),
-        ("echo $x; (exit 9); echo $?; echo a | exit 5", "1\n9\n", "error ExitStatus: exit status 5"),
+        (
+            "f() { for i in 1 2; do exit 4; done; }; x=1; f; echo no",
+            "",
+            "error ExitStatus: exit status 4",
+        ),
+        (
+            "echo $x; (exit 9); echo $?; echo a | exit 5",
+            "1\n9\n",
+            "error ExitStatus: exit status 5",
+        ),
         ("trap 'echo bye' EXIT; exit 6", "bye\n", "error ExitStatus: exit status 6"),
         ("trap 'echo int' INT; exit 7", "", "error ExitStatus: exit status 7"),
         ("trap -p INT; trap - INT", "trap -- 'echo int' SIGINT\n", "ok"),
-        ("sh -c 'kill -SEGV $$' 2>/dev/null", "", "error ExitStatus: exit status 139 (killed by SIGSEGV)"),
+        (
+            "sh -c 'kill -SEGV $$' 2>/dev/null",
+            "",
+            "error ExitStatus: exit status 139 (killed by SIGSEGV)",
+        ),
         ("set -u; echo $nothing", "", "error ExitStatus: exit status 1"),
         ("set +u; nosuchcommand", "", "error ExitStatus: exit status 127"),
-        ("echo a\nif then\n", "a\n", "error SyntaxError: line 2: syntax error near unexpected token `then'"),
+        (
+            "echo a\nif then\n",
+            "a\n",
+            "error SyntaxError: line 2: syntax error near unexpected token `then'",
+        ),
         ("sh -c 'exit 2'", "", "error ExitStatus: exit status 2"),
-        ("echo \"open", "", "error SyntaxError: line 1: unexpected EOF while looking for matching `\"'"),
+        (
+            "echo \"open",
+            "",
+            "error SyntaxError: line 1: unexpected EOF while looking for matching `\"'",
+        ),
         (":", "", "ok"),
     ]);
 }
@@ -84,7 +108,11 @@ fn code_that_disturbs_the_mechanism_gets_its_outcome() {
         ("echo \"$PS1$PROMPT_COMMAND\"; unset PS1 PROMPT_COMMAND", "prompt> echo command\n", "ok"),
         ("readonly PS1=fixed; false", "", "error ExitStatus: exit status 1"),
         ("printf() { :; }; set() { :; }; return() { :; }; eval() { :; }", "", "ok"),
-        ("echo x; unset -f printf set return eval; false", "x\n", "error ExitStatus: exit status 1"),
+        (
+            "echo x; unset -f printf set return eval; false",
+            "x\n",
+            "error ExitStatus: exit status 1",
+        ),
         ("unset -f __windlass_end exit 2>/dev/null; true", "", "ok"),
         ("exec 1>/tmp/wl-out-$$; echo hidden", "", "ok"),
         ("echo more; cat /tmp/wl-out-$$ >&2; rm /tmp/wl-out-$$; exec 1>&2", "", "ok"),
@@ -97,10 +125,9 @@ fn code_that_disturbs_the_mechanism_gets_its_outcome() {
 
 #[test]
 fn closed_private_descriptors_end_bash_with_a_named_loss() {
-    for code in [
-        "for i in {200..254}; do eval \"exec $i>&-\" 2>/dev/null; done",
-        "enable -n printf",
-    ] {
+    for code in
+        ["for i in {200..254}; do eval \"exec $i>&-\" 2>/dev/null; done", "enable -n printf"]
+    {
         let mut worker = Worker::start("shell", &[]);
         let mut ends = Vec::new();
         for code in [code, "echo next", "echo $((1+1))"] {
@@ -133,7 +160,8 @@ fn background_jobs_do_not_hold_the_turn() {
     assert_eq!((seen.stdout.as_str(), seen.stderr.as_str()), ("started\n", ""));
     let seen = worker.interrupt_at_go("sleep 99 & two=$!; echo go; sleep 50; echo no");
     assert_eq!(seen.outcome, "interrupted");
-    let seen = worker.run("kill -0 $job && kill -0 $two && echo both; kill $job $two; wait 2>/dev/null; :");
+    let seen = worker
+        .run("kill -0 $job && kill -0 $two && echo both; kill $job $two; wait 2>/dev/null; :");
     assert_eq!(seen.stdout, "both\n", "{seen:?}");
     worker.shutdown();
 }
@@ -164,7 +192,11 @@ fn every_way_to_read_asks_for_input() {
         ("python3 -c 'import os; print(os.read(0, 10))'", &["abc\n"], "b'abc\\n'\n"),
         ("(read x; echo $x) | cat", &["sub\n"], "sub\n"),
         ("exec 7<&0; read -u 7 x; echo $x; exec 7<&-", &["dup\n"], "dup\n"),
-        ("python3 -c 'import select; select.select([0],[],[]); print(input())'", &["sel\n"], "sel\n"),
+        (
+            "python3 -c 'import select; select.select([0],[],[]); print(input())'",
+            &["sel\n"],
+            "sel\n",
+        ),
         ("echo piped | cat; read x </dev/null; echo $?", &[], "piped\n1\n"),
         ("sleep 0.5; read x; echo $x", &["late\n"], "late\n"),
     ] {
@@ -215,7 +247,11 @@ fn interrupts_stop_the_foreground_quickly_and_keep_the_state() {
     ] {
         for _ in 0..3 {
             let seen = worker.interrupt_at_go(code);
-            assert_eq!((seen.outcome.as_str(), seen.stdout.as_str()), ("interrupted", ""), "{code}: {seen:?}");
+            assert_eq!(
+                (seen.outcome.as_str(), seen.stdout.as_str()),
+                ("interrupted", ""),
+                "{code}: {seen:?}"
+            );
             assert!(seen.took < Duration::from_millis(800), "{code}: {:?}", seen.took);
             println!("{:?} {code}", seen.took);
             assert_eq!(worker.run("echo $kept").stdout, "yes\n");
@@ -277,7 +313,8 @@ fn host_tools_are_called_from_the_shell() {
     let answer = |worker: &mut Worker, header: &serde_json::Value, body: &[u8]| {
         assert_eq!(header["kind"], "tool_call");
         let ok = header["name"] != "t.fail";
-        let body = if ok { body.to_vec() } else { br#"{"message":"no luck","type":"Odd"}"#.to_vec() };
+        let body =
+            if ok { body.to_vec() } else { br#"{"message":"no luck","type":"Odd"}"#.to_vec() };
         let result = json!({"kind": "tool_result", "turn": header["turn"], "call": header["call"], "ok": ok});
         worker.send(&result, &body);
     };
@@ -286,7 +323,10 @@ fn host_tools_are_called_from_the_shell() {
     let seen = worker.run_with("echo '{\"n\": null}' | windlass-tool t.echo -", answer);
     assert_eq!(seen.stdout, "{\"n\":null}\n", "{seen:?}");
     let seen = worker.run_with("windlass-tool t.fail || echo status $?", answer);
-    assert_eq!((seen.stdout.as_str(), seen.stderr.as_str()), ("status 1\n", "windlass-tool: Odd: no luck\n"));
+    assert_eq!(
+        (seen.stdout.as_str(), seen.stderr.as_str()),
+        ("status 1\n", "windlass-tool: Odd: no luck\n")
+    );
     let code = "for i in 1 2 3 4; do windlass-tool t.echo --i $i & done; wait";
     let seen = worker.run_with(code, answer);
     assert_eq!(seen.stdout.lines().count(), 4, "{seen:?}");
@@ -341,7 +381,11 @@ fn children_cannot_reach_the_protocol() {
 fn a_terminal_is_a_terminal() {
     let mut worker = Worker::start("shell", &[("WINDLASS_TERMINAL", "100x30")]);
     for (code, answers, stdout) in [
-        ("stty size; test -t 0 -a -t 1 -a -t 2 && echo tty; tput cols", &[][..], "30 100\r\ntty\r\n100\r\n"),
+        (
+            "stty size; test -t 0 -a -t 1 -a -t 2 && echo tty; tput cols",
+            &[][..],
+            "30 100\r\ntty\r\n100\r\n",
+        ),
         ("read -p 'name? ' x; echo \"<$x>\"", &["name? |ada\n"], "name? ada\r\n<ada>\r\n"),
         ("read -s -p 'password: ' x; echo \"<$x>\"", &["password: !|pw\n"], "password: <pw>\r\n"),
         ("cat", &["|x\n", "|EOF"], "x\r\nx\r\n"),
@@ -368,7 +412,11 @@ fn a_terminal_is_a_terminal() {
                 assert_eq!(header["prompt"], prompt.trim_end_matches('!'), "{code}");
             }
             assert_eq!(header["secret"], secret, "{code}");
-            if answer == "EOF" { worker.input(b"", true) } else { worker.input(answer.as_bytes(), false) }
+            if answer == "EOF" {
+                worker.input(b"", true)
+            } else {
+                worker.input(answer.as_bytes(), false)
+            }
         });
         if !stdout.is_empty() {
             assert_eq!(seen.stdout, stdout, "{code}: {seen:?}");

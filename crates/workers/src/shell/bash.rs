@@ -16,8 +16,8 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd, ioctl_fionread};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
@@ -32,6 +32,7 @@ use windlass_worker_kit::{FD_VARIABLE, TERMINAL_VARIABLE};
 use super::look::others_in_group;
 use super::outcome::signal_name;
 use super::script::{self, BashDescriptors};
+use super::stopping::StopStep;
 use super::terminal::mark_format;
 
 /// The first argument that makes this program set up a process and become bash.
@@ -46,13 +47,24 @@ const REPORT_BYTES_MAX: usize = 4096;
 /// What bash reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BashReport {
-    Ready { version: String },
+    Ready {
+        version: String,
+    },
     /// The turn with this mark has ended.
-    Ended { mark: String, status: u8, again: bool },
-    /// Bash has handled all lines of the turn with this mark.
-    LinesDone { mark: String },
+    Ended {
+        mark: String,
+        status: u8,
+        again: bool,
+    },
+    /// Bash has run the last line of this number of the turn with this mark.
+    LinesDone {
+        mark: String,
+        number: u32,
+    },
     /// Bash ends with this status and has saved its state.
-    Saved { status: u8 },
+    Saved {
+        status: u8,
+    },
 }
 
 /// The pseudoterminal of a session.
@@ -164,7 +176,13 @@ impl Bash {
     }
 
     /// Gives bash the code of a turn.
-    pub fn run(&mut self, mark: &str, last_status: u8, before: &str, code: &[u8]) -> io::Result<()> {
+    pub fn run(
+        &mut self,
+        mark: &str,
+        last_status: u8,
+        before: &str,
+        code: &[u8],
+    ) -> io::Result<()> {
         self.code.set_len(0)?;
         self.code.write_all_at(before.as_bytes(), 0)?;
         self.code.write_all_at(code, before.len() as u64)?;
@@ -172,8 +190,8 @@ impl Bash {
     }
 
     /// Gives bash a line that ends the turn unless it has ended. Too many such lines are dropped.
-    pub fn end_again(&mut self, mark: &str) {
-        let _ = self.commands.write_all(script::last_line(mark).as_bytes());
+    pub fn end_again(&mut self, mark: &str, number: u32) {
+        let _ = self.commands.write_all(script::last_line(mark, number).as_bytes());
     }
 
     /// Whether bash has read all lines that it was given.
@@ -217,21 +235,34 @@ impl Bash {
         tcgetpgrp(&self.terminal.as_ref()?.master).ok()
     }
 
-    /// Signals the foreground job. If bash has the foreground, its own children in it are meant, for example
-    /// those of `$(...)`.
-    pub fn signal_foreground(&self, signal: Signal) {
-        match self.foreground() {
-            Some(group) if group != self.pid => drop(kill_process_group(group, signal)),
-            // Without job control, background jobs ignore SIGINT, and all processes are in one group.
-            Some(_) | None if signal == Signal::INT => drop(kill_process_group(self.pid, signal)),
-            Some(_) => {
-                let bash = self.pid.as_raw_nonzero().get().cast_unsigned();
-                let pids = others_in_group(bash, bash).collect::<Vec<_>>();
-                for pid in pids.into_iter().filter_map(|pid| Pid::from_raw(pid.cast_signed())) {
-                    let _ = kill_process(pid, signal);
-                }
-            }
-            None => {}
+    /// Sends the signals of one step. Bash itself gets one SIGINT at a time.
+    pub fn stop(&self, step: StopStep) {
+        let foreground = self.foreground().filter(|group| *group != self.pid);
+        let signal = match step {
+            StopStep::HangUp => return self.signal(Signal::HUP),
+            StopStep::KillBash => return self.signal(Signal::KILL),
+            StopStep::Interrupt => Signal::INT,
+            StopStep::Terminate => Signal::TERM,
+            StopStep::KillForeground => Signal::KILL,
+        };
+        match foreground {
+            Some(group) => signal_group(group, signal),
+            // Background jobs have groups of their own. Without job control, they ignore SIGINT.
+            None if signal == Signal::INT => return signal_group(self.pid, signal),
+            None => self.signal_own_children(signal),
+        }
+        self.signal(Signal::INT);
+    }
+
+    /// Signals the children in bash's own group, for example those of `$(...)`.
+    fn signal_own_children(&self, signal: Signal) {
+        if self.terminal.is_none() {
+            return;
+        }
+        let bash = self.pid.as_raw_nonzero().get().cast_unsigned();
+        let pids = others_in_group(bash, bash).collect::<Vec<_>>();
+        for pid in pids.into_iter().filter_map(|pid| Pid::from_raw(pid.cast_signed())) {
+            let _ = kill_process(pid, signal);
         }
     }
 
@@ -243,6 +274,11 @@ impl Bash {
     pub fn try_wait(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
+}
+
+/// A group that is gone needs no signal.
+fn signal_group(group: Pid, signal: Signal) {
+    let _ = kill_process_group(group, signal);
 }
 
 /// How bash ended, in words.
@@ -300,7 +336,9 @@ fn parse_report(line: &str) -> Option<BashReport> {
             status: status.parse().ok()?,
             again: !again.is_empty(),
         }),
-        ["F", mark] => Some(BashReport::LinesDone { mark: mark.to_owned() }),
+        ["F", mark, number] => {
+            Some(BashReport::LinesDone { mark: mark.to_owned(), number: number.parse().ok()? })
+        }
         ["X", status] => Some(BashReport::Saved { status: status.parse().ok()? }),
         _ => None,
     }

@@ -58,14 +58,15 @@ pub enum WaitsFor {
     Commands,
 }
 
-/// What a process among bash and its descendants waits for. `group` is the foreground process group; without
+/// What bash or a process in the foreground among its descendants waits for. `group` is the foreground process group; without
 /// job control there is none, and all processes count.
 pub fn waiting(bash: u32, group: Option<u32>, files: KnownFiles) -> Option<WaitsFor> {
-    processes(bash).filter(|process| group.is_none_or(|group| group_of(*process) == Some(group))).find_map(
-        |process| {
-            waits_for(process, files).filter(|found| *found != WaitsFor::Commands || process == bash)
-        },
-    )
+    let counts = |process: &u32| {
+        *process == bash || group.is_none_or(|group| group_of(*process) == Some(group))
+    };
+    processes(bash).filter(counts).find_map(|process| {
+        waits_for(process, files).filter(|found| *found != WaitsFor::Commands || process == bash)
+    })
 }
 
 /// The descendants of bash in this process group.

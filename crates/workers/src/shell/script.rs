@@ -27,6 +27,7 @@ pub struct BashDescriptors {
 ///
 /// - `__windlass_end STATUS TURN` reports the end of a turn once. Then it switches off what would show between
 ///   turns: tracing, prompts.
+/// - `__windlass_last STATUS TURN NUMBER` does the same and then reports that bash has come so far.
 /// - `__windlass_status STATUS` sets `$?`.
 /// - `__windlass_again` switches these on again. It is the first command of the next turn.
 /// - `__windlass_save STATUS` runs when bash ends, for example after `set -e`, and writes the state.
@@ -66,7 +67,7 @@ __windlass_end() {
 }
 __windlass_last() {
   __windlass_end "$@"
-  builtin printf 'F %s\n' "$2" >&REPORT
+  builtin printf 'F %s %s\n' "$2" "$3" >&REPORT
   __windlass_status "$1"
 }
 __windlass_status() {
@@ -168,12 +169,13 @@ pub fn turn_lines(fds: BashDescriptors, mark: &str, last_status: u8) -> String {
          {{ __windlass_status {last_status}; }} 2>/dev/null; builtin . /dev/fd/{code} <&{input}; \
          {{ __windlass_end \"$?\" {mark}; }} 2>/dev/null; else builtin kill -KILL \"$$\"; fi"
     );
-    lines + &last_line(mark)
+    lines + &last_line(mark, 0)[1..]
 }
 
-/// A line that ends the turn unless it has ended.
-pub fn last_line(mark: &str) -> String {
-    format!("{{ __windlass_last \"$?\" {mark}; }} 2>/dev/null\n")
+/// A line that ends the turn unless it has ended. It begins with an empty line and has no reserved word: after
+/// SIGINT in the middle of a line, bash's parser may not expect one.
+pub fn last_line(mark: &str, number: u32) -> String {
+    format!("\n__windlass_last \"$?\" {mark} {number} 2>/dev/null\n")
 }
 
 /// The commands before the code of a turn, on its first line.

@@ -19,7 +19,7 @@ use super::input::{FileIdentity, InputPipe, TerminalInput, hides_input};
 use super::look::{self, KnownFiles, WaitsFor};
 use super::outcome::{TurnEnd, syntax_error};
 use super::script;
-use super::stopping::{StopStep, Stopping};
+use super::stopping::Stopping;
 use super::terminal::{TerminalOutput, TerminalReader};
 use super::tools::ToolDesk;
 
@@ -120,6 +120,8 @@ struct RunningTurn {
     stopping: Option<Stopping>,
     /// The exit status, and when it was known.
     ended: Option<(u8, Instant)>,
+    /// The number of the latest last line, and whether bash has run it.
+    last_line: u32,
     lines_done: bool,
     terminal_done: bool,
     /// The status that bash itself ended with, after it has saved its state.
@@ -141,6 +143,7 @@ impl RunningTurn {
             asked: false,
             stopping: None,
             ended: None,
+            last_line: 0,
             lines_done: false,
             terminal_done: false,
             saved: None,
@@ -206,7 +209,10 @@ impl ShellSession {
                 }
             }
             if let Some(status) = self.bash.try_wait() {
-                return Err(io::Error::other(format!("bash does not start: {}", described_end(status))));
+                return Err(io::Error::other(format!(
+                    "bash does not start: {}",
+                    described_end(status)
+                )));
             }
             if link.is_closed() {
                 return Err(io::Error::other("the keeper is gone"));
@@ -368,18 +374,25 @@ impl ShellSession {
     }
 
     fn stop_further(&mut self) {
-        let Some(running) = &mut self.turn else { return };
-        let Some(stopping) = &mut running.stopping else { return };
-        while let Some(step) = stopping.step(Instant::now()) {
-            match step {
-                StopStep::Interrupt => self.bash.signal_foreground(Signal::INT),
-                StopStep::Terminate => self.bash.signal_foreground(Signal::TERM),
-                StopStep::KillForeground => self.bash.signal_foreground(Signal::KILL),
-                StopStep::HangUp => self.bash.signal(Signal::HUP),
-                StopStep::KillBash => self.bash.signal(Signal::KILL),
+        loop {
+            let Some(running) = &mut self.turn else { return };
+            let Some(step) = running.stopping.as_mut().and_then(|s| s.step(Instant::now())) else {
+                return;
+            };
+            if self.waiting() != Some(WaitsFor::Commands) {
+                self.bash.stop(step);
             }
-            self.bash.signal(Signal::INT);
-            self.bash.end_again(&running.mark);
+            self.end_again();
+        }
+    }
+
+    /// Gives bash one more last line. The turn is over when bash has run the latest one: bash has then handled
+    /// all signals that were sent before.
+    fn end_again(&mut self) {
+        if let Some(running) = &mut self.turn {
+            running.last_line += 1;
+            running.lines_done = false;
+            self.bash.end_again(&running.mark, running.last_line);
         }
     }
 
@@ -398,7 +411,9 @@ impl ShellSession {
                     self.between.again = again;
                     self.between.status = status;
                 }
-                BashReport::LinesDone { mark } if mark == running.mark => running.lines_done = true,
+                BashReport::LinesDone { mark, number } if mark == running.mark => {
+                    running.lines_done = number == running.last_line;
+                }
                 BashReport::Saved { status } => running.saved = Some(status),
                 _ => {}
             }
@@ -427,7 +442,8 @@ impl ShellSession {
             return Ok(());
         }
         running.asked = true;
-        let secret = self.bash.terminal.as_ref().is_some_and(|terminal| hides_input(&terminal.slave));
+        let secret =
+            self.bash.terminal.as_ref().is_some_and(|terminal| hides_input(&terminal.slave));
         link.stdin_wait(running.turn, &self.terminal.prompt(), secret)
     }
 
@@ -476,7 +492,7 @@ impl ShellSession {
         if running.unreported > UNREPORTED_MAX {
             self.bash.signal(Signal::KILL);
         } else {
-            self.bash.end_again(&running.mark);
+            self.end_again();
         }
         Ok(())
     }
@@ -625,7 +641,12 @@ fn number_of(pid: rustix::process::Pid) -> u32 {
 /// The size in `COLUMNSxROWS`.
 fn terminal_size(text: &str) -> Option<Winsize> {
     let (columns, rows) = text.split_once('x')?;
-    Some(Winsize { ws_col: columns.parse().ok()?, ws_row: rows.parse().ok()?, ws_xpixel: 0, ws_ypixel: 0 })
+    Some(Winsize {
+        ws_col: columns.parse().ok()?,
+        ws_row: rows.parse().ok()?,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    })
 }
 
 fn random_text() -> io::Result<String> {

@@ -9,7 +9,9 @@ use std::os::fd::OwnedFd;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use windlass_protocol::limits::{MESSAGE_BYTES_MAX, TOOL_CALLS_MAX};
@@ -54,13 +56,17 @@ enum ConnectionState {
     Asking(Vec<u8>),
     /// The call was sent in this turn.
     Called(TurnNo),
-    Answering { answer: Vec<u8>, sent: usize },
+    Answering {
+        answer: Vec<u8>,
+        sent: usize,
+    },
 }
 
 impl ToolDesk {
     pub fn open() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
-        let (channel, bash_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let (channel, bash_end) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         fcntl_setfl(&channel, OFlags::NONBLOCK)?;
         Ok(Self { channel, bash_end, connections: BTreeMap::new(), last_call: CallNo(0) })
     }
@@ -125,7 +131,12 @@ impl ToolDesk {
 
 impl ToolConnection {
     /// Whether the connection still lives.
-    fn advance(&mut self, call: CallNo, link: &mut Link, turn: Option<TurnNo>) -> Result<bool, LinkError> {
+    fn advance(
+        &mut self,
+        call: CallNo,
+        link: &mut Link,
+        turn: Option<TurnNo>,
+    ) -> Result<bool, LinkError> {
         if let ConnectionState::Answering { .. } = self.state {
             return Ok(self.send_answer());
         }
@@ -147,7 +158,8 @@ impl ToolConnection {
                     // A request ends with a zero byte. The socket stays open, so that its end can be seen.
                     if request.last() == Some(&0) {
                         self.call(call, link, turn)?;
-                        return Ok(!matches!(self.state, ConnectionState::Answering { .. }) || self.send_answer());
+                        return Ok(!matches!(self.state, ConnectionState::Answering { .. })
+                            || self.send_answer());
                     }
                 }
                 ConnectionState::Called(of) => {
@@ -164,7 +176,12 @@ impl ToolConnection {
         }
     }
 
-    fn call(&mut self, call: CallNo, link: &mut Link, turn: Option<TurnNo>) -> Result<(), LinkError> {
+    fn call(
+        &mut self,
+        call: CallNo,
+        link: &mut Link,
+        turn: Option<TurnNo>,
+    ) -> Result<(), LinkError> {
         let ConnectionState::Asking(request) = &mut self.state else { return Ok(()) };
         let mut request = std::mem::take(request);
         request.pop();
@@ -172,7 +189,8 @@ impl ToolConnection {
             self.fail("no turn is running");
             return Ok(());
         };
-        let Ok(ToolRequest { name, deadline_ms, arguments }) = serde_json::from_slice(&request) else {
+        let Ok(ToolRequest { name, deadline_ms, arguments }) = serde_json::from_slice(&request)
+        else {
             self.fail("the request is malformed");
             return Ok(());
         };

@@ -179,8 +179,11 @@ impl Worker {
             assert!(Instant::now() < deadline, "no {text:?} in {seen:?}");
             let mut watched =
                 [rustix::event::PollFd::new(&self.stdout, rustix::event::PollFlags::IN)];
-            rustix::event::poll(&mut watched, Some(&rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 }))
-                .unwrap();
+            rustix::event::poll(
+                &mut watched,
+                Some(&rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 }),
+            )
+            .unwrap();
             seen += &available(&mut self.stdout);
         }
     }
