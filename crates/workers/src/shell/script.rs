@@ -25,7 +25,7 @@ pub struct BashDescriptors {
 /// Defines the functions of the mechanism. They use builtins by their full name, because the session's code may
 /// define functions with the names of builtins. Only `exec` has to be alone, else its redirections do not stay.
 ///
-/// - `__windlass_end STATUS TURN` reports the end of a turn once. Then it switches off what would show between
+/// - `__windlass_end STATUS TURN` reports the end of a turn. Then it switches off what would show between
 ///   turns: tracing, prompts.
 /// - `__windlass_last STATUS TURN NUMBER` does the same and then reports that bash has come so far.
 /// - `__windlass_status STATUS` sets `$?`.
@@ -39,7 +39,6 @@ builtin unset HISTFILE PROMPT_COMMAND BASH_ENV
 builtin set +o history +o histexpand
 __windlass_end() {
   if [[ ${__windlass_ended-} != "$2" ]]; then
-    __windlass_ended=$2
     if [[ ${__windlass_exit-} ]]; then
       builtin set -- "$__windlass_exit" "$2"
       __windlass_exit=
@@ -55,6 +54,7 @@ __windlass_end() {
     if [[ $- == *[xv]* ]]; then __windlass_again="builtin set -${-//[!xv]}"; fi
     if [[ ${PS1-}${PROMPT_COMMAND-} ]]; then __windlass_again+=' '; fi
     builtin printf 'E %s %s %s\n' "$2" "$1" "${__windlass_again:+again}" >&REPORT
+    __windlass_ended=$2
     builtin set +xv
     if [[ $__windlass_again ]]; then
       if [[ ! ${PS1@a} == *r* ]]; then __windlass_ps1=${PS1-}; PS1=; fi

@@ -485,7 +485,7 @@ impl ShellSession {
     fn end_without_report(&mut self, link: &mut Link) -> Result<(), LinkError> {
         self.take_reports(link)?;
         let Some(running) = &mut self.turn else { return Ok(()) };
-        if !self.bash.has_read_commands() || running.lines_done {
+        if !self.bash.has_read_commands() || (running.lines_done && running.ended.is_some()) {
             return Ok(());
         }
         running.unreported += 1;
