@@ -1,5 +1,8 @@
 //! The worker's loop: one poll over the keeper, bash, the terminal, readers of the input and tools.
 
+mod asking;
+mod turn;
+
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,9 +17,10 @@ use windlass_worker_kit::{
     Link, LinkError, Message, StartupFigures, Stream, TERMINAL_VARIABLE, TurnNo, capability,
 };
 
+use self::turn::RunningTurn;
 use super::bash::{Bash, BashParts, BashReport, described_end};
-use super::input::{FileIdentity, InputPipe, TerminalInput, hides_input};
-use super::look::{self, KnownFiles, WaitsFor};
+use super::input::{InputPipe, TerminalInput};
+use super::look::WaitsFor;
 use super::outcome::{TurnEnd, syntax_error};
 use super::script;
 use super::stopping::Stopping;
@@ -25,20 +29,8 @@ use super::tools::ToolDesk;
 
 const CAPABILITIES: [&str; 3] = [capability::STDIN, capability::INTERRUPT, capability::TOOLS];
 
-/// How long a turn runs, or is quiet in its terminal, before the worker looks what its processes wait for. The
-/// pause doubles up to the maximum. A system call filter that reports each read of descriptor 0 would be exact
-/// at once, but makes `while read` over a pipe 27 times slower.
-const LOOK_AFTER: Duration = Duration::from_millis(4);
-const LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
-
 /// How long the end of a turn waits for its last output in the terminal.
 const TERMINAL_MARK_WAIT: Duration = Duration::from_millis(300);
-
-/// How often bash may be idle without a report of the turn's end, before it is started anew.
-const UNREPORTED_MAX: u32 = 4;
-
-/// How long input may be on its way through a terminal, where it cannot be seen.
-const TYPING_TIME: Duration = Duration::from_millis(50);
 
 /// How often in a row bash may end before it is ready.
 const FAILED_STARTS_MAX: u32 = 3;
@@ -107,57 +99,6 @@ struct BetweenTurns {
     lost: Option<String>,
     /// Starts of bash in a row that did not get ready.
     failed_starts: u32,
-}
-
-#[derive(Debug)]
-struct RunningTurn {
-    turn: TurnNo,
-    /// The number of the turn and random characters, which the session's code does not know.
-    mark: String,
-    /// The code that runs after the startup file. Absent if the code itself runs.
-    after_startup: Option<Vec<u8>>,
-    asked: bool,
-    stopping: Option<Stopping>,
-    /// The exit status, and when it was known.
-    ended: Option<(u8, Instant)>,
-    /// The number of the latest last line, and whether bash has run it.
-    last_line: u32,
-    lines_done: bool,
-    terminal_done: bool,
-    /// The status that bash itself ended with, after it has saved its state.
-    saved: Option<u8>,
-    /// How often bash was idle without a report of the turn's end.
-    unreported: u32,
-    /// When the last input was given.
-    input_at: Option<Instant>,
-    look_at: Instant,
-    look_pause: Duration,
-}
-
-impl RunningTurn {
-    fn new(turn: TurnNo, after_startup: Option<Vec<u8>>) -> io::Result<Self> {
-        Ok(Self {
-            turn,
-            mark: format!("{turn}-{}", random_text()?),
-            after_startup,
-            asked: false,
-            stopping: None,
-            ended: None,
-            last_line: 0,
-            lines_done: false,
-            terminal_done: false,
-            saved: None,
-            unreported: 0,
-            input_at: None,
-            look_at: Instant::now() + LOOK_AFTER,
-            look_pause: LOOK_AFTER,
-        })
-    }
-
-    fn was_active(&mut self) {
-        self.look_pause = LOOK_AFTER;
-        self.look_at = Instant::now() + LOOK_AFTER;
-    }
 }
 
 impl ShellSession {
@@ -278,7 +219,7 @@ impl ShellSession {
         let running = self.turn.as_ref()?;
         let stop = running.stopping.and_then(|stopping| stopping.due());
         let mark = running.ended.map(|(_, at)| at + TERMINAL_MARK_WAIT);
-        [stop, mark, Some(running.look_at)].into_iter().flatten().min()
+        [stop, mark, Some(running.look.due)].into_iter().flatten().min()
     }
 
     fn obey(&mut self, link: &mut Link, message: Message) -> Result<Next, LinkError> {
@@ -340,31 +281,6 @@ impl ShellSession {
         }
     }
 
-    fn give_input(&mut self, bytes: &[u8], eof: bool) {
-        let Some(running) = &mut self.turn else { return };
-        if !std::mem::take(&mut running.asked) {
-            return;
-        }
-        running.was_active();
-        running.input_at = Some(Instant::now());
-        let mut bytes = bytes.to_vec();
-        if !eof && bytes.last() != Some(&b'\n') {
-            // An answer is a line, as in the other workers. `read` waits for its end.
-            bytes.push(b'\n');
-        }
-        let to_terminal = self.typed_for_terminal();
-        match &self.bash.terminal {
-            Some(terminal) if to_terminal => self.typed.give(&terminal.master, &bytes, eof),
-            _ => self.pipe.give(&bytes, eof),
-        }
-    }
-
-    /// Whether the answer goes to the terminal: always if it is the standard input, else if a program reads
-    /// the terminal itself, for example to ask for a password.
-    fn typed_for_terminal(&self) -> bool {
-        self.size.is_some() || self.waiting() == Some(WaitsFor::Terminal)
-    }
-
     fn stop(&mut self) {
         if let Some(running) = &mut self.turn {
             running.stopping.get_or_insert_with(|| Stopping::begin(Instant::now()));
@@ -419,82 +335,6 @@ impl ShellSession {
             }
         }
         self.finish_if_ended(link)
-    }
-
-    fn input_file(&self) -> Option<FileIdentity> {
-        match (&self.bash.terminal, self.size) {
-            (Some(terminal), Some(_)) => FileIdentity::of(&terminal.slave),
-            _ => FileIdentity::of(&self.pipe.read_end),
-        }
-    }
-
-    fn input_is_dry(&self) -> bool {
-        match (&self.bash.terminal, self.size) {
-            (Some(terminal), Some(_)) => self.typed.is_dry(&terminal.slave),
-            _ => self.pipe.is_dry(),
-        }
-    }
-
-    fn ask(&mut self, link: &mut Link) -> Result<(), LinkError> {
-        self.pass_on_terminal(link)?;
-        let Some(running) = &mut self.turn else { return Ok(()) };
-        if running.asked || running.stopping.is_some() || running.ended.is_some() {
-            return Ok(());
-        }
-        running.asked = true;
-        let secret =
-            self.bash.terminal.as_ref().is_some_and(|terminal| hides_input(&terminal.slave));
-        link.stdin_wait(running.turn, &self.terminal.prompt(), secret)
-    }
-
-    fn look_when_quiet(&mut self, link: &mut Link) -> Result<(), LinkError> {
-        let Some(running) = &mut self.turn else { return Ok(()) };
-        let now = Instant::now();
-        if now < running.look_at {
-            return Ok(());
-        }
-        running.look_pause = (running.look_pause * 2).min(LOOK_PAUSE_MAX);
-        running.look_at = now + running.look_pause;
-        if running.asked {
-            return Ok(());
-        }
-        let typing = running.input_at.is_some_and(|at| now < at + TYPING_TIME);
-        let is_terminal = self.size.is_some();
-        match self.waiting() {
-            Some(WaitsFor::Terminal) if typing => Ok(()),
-            Some(WaitsFor::Input) if typing && is_terminal => Ok(()),
-            Some(WaitsFor::Input) if self.input_is_dry() => self.ask(link),
-            Some(WaitsFor::Terminal) => self.ask(link),
-            Some(WaitsFor::Commands) => self.end_without_report(link),
-            _ => Ok(()),
-        }
-    }
-
-    fn waiting(&self) -> Option<WaitsFor> {
-        let files = KnownFiles {
-            input: self.input_file(),
-            terminal: self.bash.terminal.as_ref().and_then(|t| FileIdentity::of(&t.slave)),
-            commands: FileIdentity::of(&self.bash.commands_read),
-        };
-        look::waiting(number_of(self.bash.pid), self.bash.foreground().map(number_of), files)
-    }
-
-    /// Bash waits for commands although no end was reported. SIGINT makes bash drop lines that it has not run,
-    /// so bash gets the last line once more. If that does not help, the code has broken the mechanism, for
-    /// example by closing its descriptors, and bash is started anew.
-    fn end_without_report(&mut self, link: &mut Link) -> Result<(), LinkError> {
-        self.take_reports(link)?;
-        let Some(running) = &mut self.turn else { return Ok(()) };
-        if !self.bash.has_read_commands() || (running.lines_done && running.ended.is_some()) {
-            return Ok(());
-        }
-        running.unreported += 1;
-        if running.unreported > UNREPORTED_MAX {
-            self.bash.signal(Signal::KILL);
-        } else {
-            self.end_again();
-        }
-        Ok(())
     }
 
     fn pass_on_terminal(&mut self, link: &mut Link) -> Result<(), LinkError> {
