@@ -162,12 +162,16 @@ pub fn start_file(fds: BashDescriptors, program: &str, terminal_mark: &str) -> S
 /// returns to the top level.
 pub fn turn_lines(fds: BashDescriptors, mark: &str, last_status: u8) -> String {
     let BashDescriptors { code, input, .. } = fds;
+    // The condition of `if` leaves the status 0.
+    let status = match last_status {
+        0 => String::new(),
+        other => format!("{{ __windlass_status {other}; }} 2>/dev/null; "),
+    };
     let mut lines = String::new();
     let _ = writeln!(
         lines,
-        "if [[ -r /dev/fd/{code} && -e /dev/fd/{input} ]]; then \
-         {{ __windlass_status {last_status}; }} 2>/dev/null; builtin . /dev/fd/{code} <&{input}; \
-         {{ __windlass_end \"$?\" {mark}; }} 2>/dev/null; else builtin kill -KILL \"$$\"; fi"
+        "if [[ -r /dev/fd/{code} && -e /dev/fd/{input} ]]; then {status}builtin . /dev/fd/{code} \
+         <&{input}; {{ __windlass_end \"$?\" {mark}; }} 2>/dev/null; else builtin kill -KILL \"$$\"; fi"
     );
     lines + &last_line(mark, 0)[1..]
 }

@@ -21,7 +21,7 @@ use self::turn::RunningTurn;
 use super::bash::{Bash, BashParts, BashReport, described_end};
 use super::input::{InputPipe, TerminalInput};
 use super::look::WaitsFor;
-use super::outcome::{TurnEnd, syntax_error};
+use super::outcome::{ShellTurnEnd, syntax_error};
 use super::script;
 use super::stopping::Stopping;
 use super::terminal::{TerminalOutput, TerminalReader};
@@ -254,7 +254,7 @@ impl ShellSession {
     fn begin(&mut self, link: &mut Link, turn: TurnNo, code: Vec<u8>) -> Result<(), LinkError> {
         self.last_turn = turn;
         if link.interrupted(turn) {
-            return finish(link, turn, &TurnEnd::INTERRUPTED);
+            return finish(link, turn, &ShellTurnEnd::INTERRUPTED);
         }
         if let Some(cause) = self.between.lost.take() {
             let text = format!("bash ended between turns ({cause}): its state is lost\n");
@@ -389,9 +389,9 @@ impl ShellSession {
             return self.finish_if_ended(link);
         }
         let end = match saved {
-            _ if running.stopping.is_some() && kept => TurnEnd::INTERRUPTED,
-            Some(status) => TurnEnd::of_status(status, false),
-            None => TurnEnd::error(
+            _ if running.stopping.is_some() && kept => ShellTurnEnd::INTERRUPTED,
+            Some(status) => ShellTurnEnd::of_status(status, false),
+            None => ShellTurnEnd::error(
                 "ShellLost",
                 format!(
                     "bash ended ({}) and its state is lost: it was killed or replaced by exec",
@@ -433,17 +433,17 @@ impl ShellSession {
         if !running.terminal_done && at.elapsed() < TERMINAL_MARK_WAIT {
             return Ok(());
         }
-        let mut end = TurnEnd::of_status(status, running.stopping.is_some());
+        let mut end = ShellTurnEnd::of_status(status, running.stopping.is_some());
         if status == SYNTAX_STATUS && running.stopping.is_none() {
             let (path, bytes) = self.bash.code_path();
             if let Some(message) = syntax_error(&path, bytes) {
-                end = TurnEnd::error("SyntaxError", message);
+                end = ShellTurnEnd::error("SyntaxError", message);
             }
         }
         self.finish(link, &end)
     }
 
-    fn finish(&mut self, link: &mut Link, end: &TurnEnd) -> Result<(), LinkError> {
+    fn finish(&mut self, link: &mut Link, end: &ShellTurnEnd) -> Result<(), LinkError> {
         let Some(running) = self.turn.take() else { return Ok(()) };
         self.pipe.reset();
         if let Some(terminal) = &self.bash.terminal {
@@ -469,7 +469,7 @@ impl ShellSession {
     }
 }
 
-fn finish(link: &mut Link, turn: TurnNo, end: &TurnEnd) -> Result<(), LinkError> {
+fn finish(link: &mut Link, turn: TurnNo, end: &ShellTurnEnd) -> Result<(), LinkError> {
     let error = end.error.as_ref().map(|(name, message)| (*name, message.as_str()));
     link.idle(turn, end.outcome, error)
 }
