@@ -18,7 +18,6 @@
 //! `unsafe` is allowed here because forking has no safe form. After a fork, only system calls are safe.
 
 pub mod enter;
-pub mod input_watch;
 pub mod machine;
 pub mod plan;
 pub mod spawn;

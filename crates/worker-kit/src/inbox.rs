@@ -95,6 +95,10 @@ impl Inbox {
     }
 
     /// The next whole message.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "no iterator: `None` means that nothing is there yet"
+    )]
     pub fn next(&mut self) -> Option<Message> {
         let message = self.waiting.pop_front()?;
         self.waiting_bytes -= message.body_bytes();

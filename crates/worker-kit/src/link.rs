@@ -92,6 +92,10 @@ impl Link {
 
     /// The next message among those that were read. [`Message::Closed`] again and again once the socket is
     /// closed and all messages were taken.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "no iterator: `None` means that nothing is there yet"
+    )]
     pub fn next(&mut self) -> Option<Message> {
         self.inbox.next().or_else(|| self.end.as_ref().map(|_| Message::Closed))
     }

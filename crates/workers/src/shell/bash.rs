@@ -14,10 +14,10 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
-use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd, ioctl_fionread};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
@@ -25,13 +25,14 @@ use rustix::process::{
 };
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcgetpgrp, tcsetwinsize};
-use windlass_confine::input_watch::{self, ReadWatch};
 use windlass_procs::inherited::take_inherited;
 use windlass_procs::signal::default_interrupt;
 use windlass_worker_kit::{FD_VARIABLE, TERMINAL_VARIABLE};
 
+use super::look::others_in_group;
 use super::outcome::signal_name;
 use super::script::{self, BashDescriptors};
+use super::stopping::StopStep;
 use super::terminal::mark_format;
 
 /// The first argument that makes this program set up a process and become bash.
@@ -55,9 +56,10 @@ pub enum BashReport {
         status: u8,
         again: bool,
     },
-    /// Bash has handled all lines of the turn with this mark.
+    /// Bash has run the last line of this number of the turn with this mark.
     LinesDone {
         mark: String,
+        number: u32,
     },
     /// Bash ends with this status and has saved its state.
     Saved {
@@ -85,7 +87,6 @@ pub struct Bash {
     unread_report: Vec<u8>,
     code: File,
     pub terminal: Option<SessionTerminal>,
-    pub watch: Option<ReadWatch>,
     fds: BashDescriptors,
 }
 
@@ -113,8 +114,6 @@ impl Bash {
         let streams = terminal.as_ref().filter(|_| parts.size.is_some());
         let (commands_read, commands) = pipe_with(PipeFlags::CLOEXEC)?;
         let (report, report_write) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (listener_in, listener_out) =
-            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         fcntl_setfl(&report, OFlags::NONBLOCK)?;
         fcntl_setfl(&commands, OFlags::NONBLOCK)?;
         let code = File::from(memfd_create("windlass-code", MemfdFlags::CLOEXEC)?);
@@ -125,12 +124,11 @@ impl Bash {
         };
         let tools = parts.tools.map(inherited).transpose()?;
         let slave = terminal.as_ref().map(|t| inherited(&t.slave)).transpose()?;
-        let (code_in, state_in, report_in, start_in, listener_in) = (
+        let (code_in, state_in, report_in, start_in) = (
             inherited(&code)?,
             inherited(parts.state)?,
             inherited(&report_write)?,
             inherited(&start)?,
-            inherited(&listener_in)?,
         );
         let fds = BashDescriptors {
             code: code_in.as_raw_fd(),
@@ -139,6 +137,7 @@ impl Bash {
             state: state_in.as_raw_fd(),
             tools: tools.as_ref().map(AsRawFd::as_raw_fd),
             stderr: stderr.as_raw_fd(),
+            start: start_in.as_raw_fd(),
         };
         let program = std::env::current_exe()?;
         let mark = parts.size.map(|_| mark_format(parts.terminal_secret)).unwrap_or_default();
@@ -148,7 +147,6 @@ impl Bash {
         command
             .arg(START_BASH)
             .arg(slave.as_ref().map_or(-1, AsRawFd::as_raw_fd).to_string())
-            .arg(listener_in.as_raw_fd().to_string())
             .arg(start_in.as_raw_fd().to_string())
             .env_remove(FD_VARIABLE)
             .env_remove(TERMINAL_VARIABLE)
@@ -161,10 +159,8 @@ impl Bash {
             }
         }
         let child = command.spawn()?;
-        drop(listener_in);
         let pid = Pid::from_child(&child);
         let ended = pidfd_open(pid, PidfdFlags::empty())?;
-        let watch = receive_descriptor(&listener_out).map(ReadWatch::of);
         Ok(Self {
             child,
             pid,
@@ -175,27 +171,37 @@ impl Bash {
             unread_report: Vec::new(),
             code,
             terminal,
-            watch,
             fds,
         })
     }
 
     /// Gives bash the code of a turn.
-    pub fn run(&mut self, mark: &str, before: &str, code: &[u8]) -> io::Result<()> {
+    pub fn run(
+        &mut self,
+        mark: &str,
+        last_status: u8,
+        before: &str,
+        code: &[u8],
+    ) -> io::Result<()> {
         self.code.set_len(0)?;
         self.code.write_all_at(before.as_bytes(), 0)?;
         self.code.write_all_at(code, before.len() as u64)?;
-        self.commands.write_all(script::turn_lines(self.fds, mark).as_bytes())
+        self.commands.write_all(script::turn_lines(self.fds, mark, last_status).as_bytes())
     }
 
     /// Gives bash a line that ends the turn unless it has ended. Too many such lines are dropped.
-    pub fn end_again(&mut self, mark: &str) {
-        let _ = self.commands.write_all(script::last_line(mark).as_bytes());
+    pub fn end_again(&mut self, mark: &str, number: u32) {
+        let _ = self.commands.write_all(script::last_line(mark, number).as_bytes());
+    }
+
+    /// Whether bash has read all lines that it was given.
+    pub fn has_read_commands(&self) -> bool {
+        ioctl_fionread(&self.commands_read) == Ok(0)
     }
 
     /// Asks bash to end.
     pub fn leave(&mut self) {
-        let _ = self.commands.write_all(b"builtin exec 2>/dev/null; builtin exit 0\n");
+        let _ = self.commands.write_all(b"exec 2>/dev/null; builtin exit 0\n");
         let _ = kill_process(self.pid, Signal::HUP);
     }
 
@@ -229,14 +235,34 @@ impl Bash {
         tcgetpgrp(&self.terminal.as_ref()?.master).ok()
     }
 
-    /// Signals the foreground job, if it is not bash itself.
-    pub fn signal_foreground(&self, signal: Signal) {
-        match self.foreground() {
-            Some(group) if group != self.pid => drop(kill_process_group(group, signal)),
-            Some(_) => {}
-            // Without job control, background jobs ignore SIGINT, and all processes are in one group.
-            None if signal == Signal::INT => drop(kill_process_group(self.pid, signal)),
-            None => {}
+    /// Sends the signals of one step. Bash itself gets one SIGINT at a time.
+    pub fn stop(&self, step: StopStep) {
+        let foreground = self.foreground().filter(|group| *group != self.pid);
+        let signal = match step {
+            StopStep::HangUp => return self.signal(Signal::HUP),
+            StopStep::KillBash => return self.signal(Signal::KILL),
+            StopStep::Interrupt => Signal::INT,
+            StopStep::Terminate => Signal::TERM,
+            StopStep::KillForeground => Signal::KILL,
+        };
+        match foreground {
+            Some(group) => signal_group(group, signal),
+            // Background jobs have groups of their own. Without job control, they ignore SIGINT.
+            None if signal == Signal::INT => return signal_group(self.pid, signal),
+            None => self.signal_own_children(signal),
+        }
+        self.signal(Signal::INT);
+    }
+
+    /// Signals the children in bash's own group, for example those of `$(...)`.
+    fn signal_own_children(&self, signal: Signal) {
+        if self.terminal.is_none() {
+            return;
+        }
+        let bash = self.pid.as_raw_nonzero().get().cast_unsigned();
+        let pids = others_in_group(bash, bash).collect::<Vec<_>>();
+        for pid in pids.into_iter().filter_map(|pid| Pid::from_raw(pid.cast_signed())) {
+            let _ = kill_process(pid, signal);
         }
     }
 
@@ -248,6 +274,11 @@ impl Bash {
     pub fn try_wait(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
+}
+
+/// A group that is gone needs no signal.
+fn signal_group(group: Pid, signal: Signal) {
+    let _ = kill_process_group(group, signal);
 }
 
 /// How bash ended, in words.
@@ -277,21 +308,15 @@ impl SessionTerminal {
     }
 }
 
-/// Sets up this process and becomes bash: a session of its own with its terminal, and the filter that tells
-/// the worker of reads.
+/// Sets up this process and becomes bash: a session of its own with its terminal.
 pub fn start_bash(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let mut number = || arguments.next()?.to_str()?.parse::<RawFd>().ok();
-    let (Some(slave), Some(listener), Some(start)) = (number(), number(), number()) else {
+    let (Some(slave), Some(start)) = (number(), number()) else {
         return ExitCode::FAILURE;
     };
     let _ = setsid();
     if let Ok(slave) = take_inherited(slave) {
         let _ = ioctl_tiocsctty(&slave);
-    }
-    if let Ok(channel) = take_inherited(listener)
-        && let Ok(watch) = input_watch::install()
-    {
-        send_descriptor(&channel, &watch);
     }
     let _ = default_interrupt();
     let file = format!("/dev/fd/{start}");
@@ -311,7 +336,9 @@ fn parse_report(line: &str) -> Option<BashReport> {
             status: status.parse().ok()?,
             again: !again.is_empty(),
         }),
-        ["F", mark] => Some(BashReport::LinesDone { mark: mark.to_owned() }),
+        ["F", mark, number] => {
+            Some(BashReport::LinesDone { mark: mark.to_owned(), number: number.parse().ok()? })
+        }
         ["X", status] => Some(BashReport::Saved { status: status.parse().ok()? }),
         _ => None,
     }

@@ -22,6 +22,9 @@ pub struct FileIdentity {
 }
 
 impl FileIdentity {
+    /// `/dev/tty`, device 5:0, which is the session's terminal in every process of the session.
+    pub const CONTROLLING_TERMINAL: Self = Self { device: 0, inode: 0, special: 5 << 8 };
+
     pub fn of(fd: impl AsFd) -> Option<Self> {
         Some(Self::from_stat(&fstat(fd).ok()?))
     }

@@ -10,6 +10,9 @@ use super::input::FileIdentity;
 /// Maximum number of processes that one look visits.
 const PROCESSES_MAX: usize = 1024;
 
+/// Maximum number of threads of one process that one look visits.
+const THREADS_MAX: usize = 64;
+
 /// Maximum number of descriptors of one `poll` that are read.
 const POLLED_MAX: u64 = 64;
 
@@ -55,39 +58,52 @@ pub enum WaitsFor {
     Commands,
 }
 
-/// What a process among bash and its descendants waits for. `group` is the foreground process group; without
+/// What bash or a process in the foreground among its descendants waits for. `group` is the foreground process group; without
 /// job control there is none, and all processes count.
 pub fn waiting(bash: u32, group: Option<u32>, files: KnownFiles) -> Option<WaitsFor> {
+    let counts = |process: &u32| {
+        *process == bash || group.is_none_or(|group| group_of(*process) == Some(group))
+    };
+    processes(bash).filter(counts).find_map(|process| {
+        waits_for(process, files).filter(|found| *found != WaitsFor::Commands || process == bash)
+    })
+}
+
+/// The descendants of bash in this process group.
+pub fn others_in_group(bash: u32, group: u32) -> impl Iterator<Item = u32> {
+    processes(bash).skip(1).filter(move |process| group_of(*process) == Some(group))
+}
+
+/// Bash and its descendants, as far as one look goes.
+fn processes(bash: u32) -> impl Iterator<Item = u32> {
     let mut unseen = VecDeque::from([bash]);
-    let mut seen = 0;
-    while let Some(process) = unseen.pop_front() {
-        seen += 1;
-        if seen > PROCESSES_MAX {
-            return None;
-        }
-        if group.is_none_or(|group| group_of(process) == Some(group))
-            && let Some(found) = waits_for(process, files)
-            && (found != WaitsFor::Commands || process == bash)
-        {
-            return Some(found);
-        }
+    let next = move || {
+        let process = unseen.pop_front()?;
         let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
         let children = children.unwrap_or_default();
         unseen.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
-    }
-    None
+        Some(process)
+    };
+    std::iter::from_fn(next).take(PROCESSES_MAX)
 }
 
-/// The process group of a process or thread.
-pub fn group_of(process: u32) -> Option<u32> {
+/// The process group of a process.
+fn group_of(process: u32) -> Option<u32> {
     let facts = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name of the program is in parentheses and may contain any character.
     let after_name = &facts[facts.rfind(')')? + 1..];
     after_name.split_whitespace().nth(2)?.parse().ok()
 }
 
+/// What a thread of the process waits for. Some languages read in another thread than the first.
 fn waits_for(process: u32, files: KnownFiles) -> Option<WaitsFor> {
-    let line = fs::read_to_string(format!("/proc/{process}/syscall")).ok()?;
+    let threads = fs::read_dir(format!("/proc/{process}/task")).ok()?.take(THREADS_MAX);
+    let threads = threads.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    threads.filter_map(|thread| thread_waits_for(process, thread, files)).next()
+}
+
+fn thread_waits_for(process: u32, thread: u32, files: KnownFiles) -> Option<WaitsFor> {
+    let line = fs::read_to_string(format!("/proc/{process}/task/{thread}/syscall")).ok()?;
     let mut words = line.split_whitespace();
     let call: u64 = words.next()?.parse().ok()?;
     let arguments: Vec<u64> = words
@@ -109,7 +125,8 @@ impl KnownFiles {
         if file == self.input {
             return Some(WaitsFor::Input);
         }
-        (file == self.terminal).then_some(WaitsFor::Terminal)
+        let is_terminal = file == self.terminal || file == Some(FileIdentity::CONTROLLING_TERMINAL);
+        is_terminal.then_some(WaitsFor::Terminal)
     }
 }
 

@@ -10,13 +10,13 @@ const CHECKED_BYTES_MAX: u64 = 1024 * 1024;
 
 /// How a turn ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TurnEnd {
+pub struct ShellTurnEnd {
     pub outcome: WorkerOutcome,
     /// Name and message.
     pub error: Option<(&'static str, String)>,
 }
 
-impl TurnEnd {
+impl ShellTurnEnd {
     pub const INTERRUPTED: Self = Self { outcome: WorkerOutcome::Interrupted, error: None };
     pub const OK: Self = Self { outcome: WorkerOutcome::Ok, error: None };
 

@@ -18,13 +18,17 @@ pub struct BashDescriptors {
     pub tools: Option<i32>,
     /// The standard error of the session, which bash does not have while it starts.
     pub stderr: i32,
+    /// The file that bash reads at its start.
+    pub start: i32,
 }
 
-/// Defines the functions of the mechanism. They use only builtins by their full name, because the session's
-/// code may define functions with the names of builtins.
+/// Defines the functions of the mechanism. They use builtins by their full name, because the session's code may
+/// define functions with the names of builtins. Only `exec` has to be alone, else its redirections do not stay.
 ///
-/// - `__windlass_end STATUS TURN` reports the end of a turn once. Then it switches off what would show between
-///   turns: tracing, prompts. It returns STATUS, so that `$?` is there in the next turn.
+/// - `__windlass_end STATUS TURN` reports the end of a turn. Then it switches off what would show between
+///   turns: tracing, prompts.
+/// - `__windlass_last STATUS TURN NUMBER` does the same and then reports that bash has come so far.
+/// - `__windlass_status STATUS` sets `$?`.
 /// - `__windlass_again` switches these on again. It is the first command of the next turn.
 /// - `__windlass_save STATUS` runs when bash ends, for example after `set -e`, and writes the state.
 /// - `exit` unwinds to the top level by SIGINT, the only way that works in loops, functions and sourced files.
@@ -35,13 +39,12 @@ builtin unset HISTFILE PROMPT_COMMAND BASH_ENV
 builtin set +o history +o histexpand
 __windlass_end() {
   if [[ ${__windlass_ended-} != "$2" ]]; then
-    __windlass_ended=$2
     if [[ ${__windlass_exit-} ]]; then
       builtin set -- "$__windlass_exit" "$2"
       __windlass_exit=
       if [[ ${__windlass_err-} ]]; then
-        if [[ /dev/fd/2 -ef /dev/null ]]; then builtin eval "builtin exec 2>&$__windlass_err"; fi
-        builtin eval "builtin exec $__windlass_err>&-"
+        if [[ /dev/fd/2 -ef /dev/null ]]; then builtin eval "exec 2>&$__windlass_err"; fi
+        builtin eval "exec $__windlass_err>&-"
         __windlass_err=
       fi
       if [[ ${__windlass_int-} ]]; then builtin eval "$__windlass_int"; __windlass_int=; fi
@@ -51,6 +54,7 @@ __windlass_end() {
     if [[ $- == *[xv]* ]]; then __windlass_again="builtin set -${-//[!xv]}"; fi
     if [[ ${PS1-}${PROMPT_COMMAND-} ]]; then __windlass_again+=' '; fi
     builtin printf 'E %s %s %s\n' "$2" "$1" "${__windlass_again:+again}" >&REPORT
+    __windlass_ended=$2
     builtin set +xv
     if [[ $__windlass_again ]]; then
       if [[ ! ${PS1@a} == *r* ]]; then __windlass_ps1=${PS1-}; PS1=; fi
@@ -59,12 +63,14 @@ __windlass_end() {
       fi
     fi
   fi
-  if [[ $- == *e* ]]; then builtin return 0; fi
-  builtin return "$1"
+  __windlass_status "$1"
 }
 __windlass_last() {
   __windlass_end "$@"
-  builtin printf 'F %s\n' "$2" >&REPORT
+  builtin printf 'F %s %s\n' "$2" "$3" >&REPORT
+  __windlass_status "$1"
+}
+__windlass_status() {
   if [[ $- == *e* ]]; then builtin return 0; fi
   builtin return "$1"
 }
@@ -107,7 +113,7 @@ exit() {
       __windlass_status=2
     fi
   fi
-  builtin local __windlass_trap=$(builtin trap -p EXIT)
+  builtin local __windlass_trap="$(builtin trap -p EXIT)"
   if [[ $__windlass_trap && $__windlass_trap != *__windlass_save* ]]; then
     builtin trap '__windlass_save "$?"' EXIT
     builtin eval "builtin set $__windlass_trap"
@@ -117,10 +123,10 @@ exit() {
   __windlass_exit=$__windlass_status
   __windlass_int=$(builtin trap -p INT)
   builtin trap - INT
-  builtin exec {__windlass_err}>&2 2>/dev/null
+  exec {__windlass_err}>&2 2>/dev/null
   builtin kill -INT "$$"
 }
-builtin readonly -f __windlass_end __windlass_last __windlass_again __windlass_save exit
+builtin readonly -f __windlass_end __windlass_last __windlass_status __windlass_again __windlass_save exit
 "#;
 
 const TOOL_FUNCTION: &str = r#"
@@ -132,7 +138,7 @@ builtin export WINDLASS_TOOL_FD=TOOLS
 const READY: &str = r#"
 builtin trap '__windlass_save "$?"' EXIT
 builtin . /dev/fd/STATE >/dev/null 2>&1
-builtin exec 2>&STDERR STDERR>&-
+exec 2>&STDERR STDERR>&- START>&-
 builtin printf 'R %s %s\n' "$BASH_VERSION" "${__windlass_whole-}" >&REPORT
 "#;
 
@@ -148,25 +154,32 @@ pub fn start_file(fds: BashDescriptors, program: &str, terminal_mark: &str) -> S
         .replace("REPORT", &fds.report.to_string())
         .replace("STATE", &fds.state.to_string())
         .replace("STDERR", &fds.stderr.to_string())
+        .replace("START", &fds.start.to_string())
         .replace("PROGRAM", &quoted(program))
 }
 
 /// The lines that run one turn. The second line counts if the first was left by SIGINT or by an error that
 /// returns to the top level.
-pub fn turn_lines(fds: BashDescriptors, mark: &str) -> String {
+pub fn turn_lines(fds: BashDescriptors, mark: &str, last_status: u8) -> String {
     let BashDescriptors { code, input, .. } = fds;
+    // The condition of `if` leaves the status 0.
+    let status = match last_status {
+        0 => String::new(),
+        other => format!("{{ __windlass_status {other}; }} 2>/dev/null; "),
+    };
     let mut lines = String::new();
     let _ = writeln!(
         lines,
-        "if [[ -r /dev/fd/{code} && -e /dev/fd/{input} ]]; then builtin . /dev/fd/{code} <&{input}; \
-         {{ __windlass_end \"$?\" {mark}; }} 2>/dev/null; else builtin kill -KILL \"$$\"; fi"
+        "if [[ -r /dev/fd/{code} && -e /dev/fd/{input} ]]; then {status}builtin . /dev/fd/{code} \
+         <&{input}; {{ __windlass_end \"$?\" {mark}; }} 2>/dev/null; else builtin kill -KILL \"$$\"; fi"
     );
-    lines + &last_line(mark)
+    lines + &last_line(mark, 0)[1..]
 }
 
-/// A line that ends the turn unless it has ended.
-pub fn last_line(mark: &str) -> String {
-    format!("{{ __windlass_last \"$?\" {mark}; }} 2>/dev/null\n")
+/// A line that ends the turn unless it has ended. It begins with an empty line and has no reserved word: after
+/// SIGINT in the middle of a line, bash's parser may not expect one.
+pub fn last_line(mark: &str, number: u32) -> String {
+    format!("\n__windlass_last \"$?\" {mark} {number} 2>/dev/null\n")
 }
 
 /// The commands before the code of a turn, on its first line.

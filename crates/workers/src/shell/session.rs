@@ -1,5 +1,8 @@
 //! The worker's loop: one poll over the keeper, bash, the terminal, readers of the input and tools.
 
+mod asking;
+mod turn;
+
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,21 +17,17 @@ use windlass_worker_kit::{
     Link, LinkError, Message, StartupFigures, Stream, TERMINAL_VARIABLE, TurnNo, capability,
 };
 
+use self::turn::RunningTurn;
 use super::bash::{Bash, BashParts, BashReport, described_end};
-use super::input::{FileIdentity, InputPipe, TerminalInput, hides_input};
-use super::look::{self, KnownFiles, WaitsFor};
-use super::outcome::{TurnEnd, syntax_error};
+use super::input::{InputPipe, TerminalInput};
+use super::look::WaitsFor;
+use super::outcome::{ShellTurnEnd, syntax_error};
 use super::script;
-use super::stopping::{StopStep, Stopping};
+use super::stopping::Stopping;
 use super::terminal::{TerminalOutput, TerminalReader};
 use super::tools::ToolDesk;
 
 const CAPABILITIES: [&str; 3] = [capability::STDIN, capability::INTERRUPT, capability::TOOLS];
-
-/// How long a turn is quiet before the worker looks what its processes wait for. The pause doubles up to the
-/// maximum.
-const LOOK_AFTER: Duration = Duration::from_millis(200);
-const LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How long the end of a turn waits for its last output in the terminal.
 const TERMINAL_MARK_WAIT: Duration = Duration::from_millis(300);
@@ -92,54 +91,14 @@ struct ShellSession {
 /// What the next turn has to know.
 #[derive(Debug, Default)]
 struct BetweenTurns {
+    /// The exit status of the last turn.
+    status: u8,
     /// Whether the next code begins with switching tracing and prompts on again.
     again: bool,
     /// Why the state is lost since the last turn.
     lost: Option<String>,
     /// Starts of bash in a row that did not get ready.
     failed_starts: u32,
-}
-
-#[derive(Debug)]
-struct RunningTurn {
-    turn: TurnNo,
-    /// The number of the turn and random characters, which the session's code does not know.
-    mark: String,
-    /// The code that runs after the startup file. Absent if the code itself runs.
-    after_startup: Option<Vec<u8>>,
-    asked: bool,
-    stopping: Option<Stopping>,
-    /// The exit status, and when it was known.
-    ended: Option<(u8, Instant)>,
-    lines_done: bool,
-    terminal_done: bool,
-    /// The status that bash itself ended with, after it has saved its state.
-    saved: Option<u8>,
-    look_at: Instant,
-    look_pause: Duration,
-}
-
-impl RunningTurn {
-    fn new(turn: TurnNo, after_startup: Option<Vec<u8>>) -> io::Result<Self> {
-        Ok(Self {
-            turn,
-            mark: format!("{turn}-{}", random_text()?),
-            after_startup,
-            asked: false,
-            stopping: None,
-            ended: None,
-            lines_done: false,
-            terminal_done: false,
-            saved: None,
-            look_at: Instant::now() + LOOK_AFTER,
-            look_pause: LOOK_AFTER,
-        })
-    }
-
-    fn was_active(&mut self) {
-        self.look_pause = LOOK_AFTER;
-        self.look_at = Instant::now() + LOOK_AFTER;
-    }
 }
 
 impl ShellSession {
@@ -201,7 +160,6 @@ impl ShellSession {
             }
             self.wait(link)?;
             link.look();
-            self.answer_readers(link).map_err(io::Error::other)?;
         }
     }
 
@@ -213,7 +171,6 @@ impl ShellSession {
                     return Ok(());
                 }
             }
-            self.answer_readers(link)?;
             self.take_reports(link)?;
             self.pass_on_terminal(link)?;
             self.pipe.flush();
@@ -242,9 +199,6 @@ impl ShellSession {
             PollFd::new(&self.bash.report, PollFlags::IN),
             PollFd::new(&self.bash.ended, PollFlags::IN),
         ];
-        if let Some(watch) = &self.bash.watch {
-            watched.push(PollFd::new(watch, PollFlags::IN));
-        }
         if let Some(terminal) = &self.bash.terminal {
             let mut wanted = PollFlags::IN;
             wanted.set(PollFlags::OUT, self.typed.wants_to_write());
@@ -265,7 +219,7 @@ impl ShellSession {
         let running = self.turn.as_ref()?;
         let stop = running.stopping.and_then(|stopping| stopping.due());
         let mark = running.ended.map(|(_, at)| at + TERMINAL_MARK_WAIT);
-        [stop, mark, Some(running.look_at)].into_iter().flatten().min()
+        [stop, mark, Some(running.look.due)].into_iter().flatten().min()
     }
 
     fn obey(&mut self, link: &mut Link, message: Message) -> Result<Next, LinkError> {
@@ -300,7 +254,7 @@ impl ShellSession {
     fn begin(&mut self, link: &mut Link, turn: TurnNo, code: Vec<u8>) -> Result<(), LinkError> {
         self.last_turn = turn;
         if link.interrupted(turn) {
-            return finish(link, turn, &TurnEnd::INTERRUPTED);
+            return finish(link, turn, &ShellTurnEnd::INTERRUPTED);
         }
         if let Some(cause) = self.between.lost.take() {
             let text = format!("bash ended between turns ({cause}): its state is lost\n");
@@ -316,38 +270,15 @@ impl ShellSession {
     fn run(&mut self, turn: TurnNo, code: Vec<u8>, after: Option<Vec<u8>>) -> io::Result<()> {
         let mut running = RunningTurn::new(turn, after)?;
         running.terminal_done = self.size.is_none();
+        self.terminal.begin_line();
         let before = if std::mem::take(&mut self.between.again) { script::AGAIN } else { "" };
-        let given = self.bash.run(&running.mark, before, &code);
+        let given = self.bash.run(&running.mark, self.between.status, before, &code);
         self.turn = Some(running);
         match given {
             // Bash is gone. The loop sees its end next.
             Err(cause) if cause.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             other => other,
         }
-    }
-
-    fn give_input(&mut self, bytes: &[u8], eof: bool) {
-        let Some(running) = &mut self.turn else { return };
-        if !std::mem::take(&mut running.asked) {
-            return;
-        }
-        running.was_active();
-        let mut bytes = bytes.to_vec();
-        if !eof && bytes.last() != Some(&b'\n') {
-            // An answer is a line, as in the other workers. `read` waits for its end.
-            bytes.push(b'\n');
-        }
-        let to_terminal = self.typed_for_terminal();
-        match &self.bash.terminal {
-            Some(terminal) if to_terminal => self.typed.give(&terminal.master, &bytes, eof),
-            _ => self.pipe.give(&bytes, eof),
-        }
-    }
-
-    /// Whether the answer goes to the terminal: always if it is the standard input, else if a program reads
-    /// the terminal itself, for example to ask for a password.
-    fn typed_for_terminal(&self) -> bool {
-        self.size.is_some() || self.waiting() == Some(WaitsFor::Terminal)
     }
 
     fn stop(&mut self) {
@@ -359,18 +290,25 @@ impl ShellSession {
     }
 
     fn stop_further(&mut self) {
-        let Some(running) = &mut self.turn else { return };
-        let Some(stopping) = &mut running.stopping else { return };
-        while let Some(step) = stopping.step(Instant::now()) {
-            match step {
-                StopStep::Interrupt => self.bash.signal_foreground(Signal::INT),
-                StopStep::Terminate => self.bash.signal_foreground(Signal::TERM),
-                StopStep::KillForeground => self.bash.signal_foreground(Signal::KILL),
-                StopStep::HangUp => self.bash.signal(Signal::HUP),
-                StopStep::KillBash => self.bash.signal(Signal::KILL),
+        loop {
+            let Some(running) = &mut self.turn else { return };
+            let Some(step) = running.stopping.as_mut().and_then(|s| s.step(Instant::now())) else {
+                return;
+            };
+            if self.waiting() != Some(WaitsFor::Commands) {
+                self.bash.stop(step);
             }
-            self.bash.signal(Signal::INT);
-            self.bash.end_again(&running.mark);
+            self.end_again();
+        }
+    }
+
+    /// Gives bash one more last line. The turn is over when bash has run the latest one: bash has then handled
+    /// all signals that were sent before.
+    fn end_again(&mut self) {
+        if let Some(running) = &mut self.turn {
+            running.last_line += 1;
+            running.lines_done = false;
+            self.bash.end_again(&running.mark, running.last_line);
         }
     }
 
@@ -387,100 +325,16 @@ impl ShellSession {
                 BashReport::Ended { mark, status, again } if mark == running.mark => {
                     running.ended.get_or_insert((status, Instant::now()));
                     self.between.again = again;
+                    self.between.status = status;
                 }
-                BashReport::LinesDone { mark } if mark == running.mark => running.lines_done = true,
+                BashReport::LinesDone { mark, number } if mark == running.mark => {
+                    running.lines_done = number == running.last_line;
+                }
                 BashReport::Saved { status } => running.saved = Some(status),
                 _ => {}
             }
         }
         self.finish_if_ended(link)
-    }
-
-    /// Processes that are about to read descriptor 0.
-    fn answer_readers(&mut self, link: &mut Link) -> Result<(), LinkError> {
-        loop {
-            let Some(watch) = &self.bash.watch else { return Ok(()) };
-            let mut watched = [PollFd::new(watch, PollFlags::IN)];
-            let ready = poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-            if ready != Ok(1) || !watched[0].revents().contains(PollFlags::IN) {
-                return Ok(());
-            }
-            let Ok(Some(attempt)) = watch.take() else { return Ok(()) };
-            let reads = FileIdentity::in_process(attempt.thread, 0);
-            let in_foreground = match self.bash.foreground() {
-                Some(group) => look::group_of(attempt.thread) == Some(number_of(group)),
-                None => true,
-            };
-            let asks = self.turn.is_some() && reads.is_some() && reads == self.input_file();
-            watch.resume(&attempt);
-            if asks && in_foreground && self.input_is_dry() {
-                self.ask(link)?;
-            }
-        }
-    }
-
-    fn input_file(&self) -> Option<FileIdentity> {
-        match (&self.bash.terminal, self.size) {
-            (Some(terminal), Some(_)) => FileIdentity::of(&terminal.slave),
-            _ => FileIdentity::of(&self.pipe.read_end),
-        }
-    }
-
-    fn input_is_dry(&self) -> bool {
-        match (&self.bash.terminal, self.size) {
-            (Some(terminal), Some(_)) => self.typed.is_dry(&terminal.slave),
-            _ => self.pipe.is_dry(),
-        }
-    }
-
-    fn ask(&mut self, link: &mut Link) -> Result<(), LinkError> {
-        self.pass_on_terminal(link)?;
-        let Some(running) = &mut self.turn else { return Ok(()) };
-        if running.asked || running.stopping.is_some() || running.ended.is_some() {
-            return Ok(());
-        }
-        running.asked = true;
-        let secret =
-            self.bash.terminal.as_ref().is_some_and(|terminal| hides_input(&terminal.slave));
-        link.stdin_wait(running.turn, &self.terminal.prompt(), secret)
-    }
-
-    fn look_when_quiet(&mut self, link: &mut Link) -> Result<(), LinkError> {
-        let Some(running) = &mut self.turn else { return Ok(()) };
-        let now = Instant::now();
-        if now < running.look_at {
-            return Ok(());
-        }
-        running.look_pause = (running.look_pause * 2).min(LOOK_PAUSE_MAX);
-        running.look_at = now + running.look_pause;
-        if running.asked {
-            return Ok(());
-        }
-        match self.waiting() {
-            Some(WaitsFor::Input) if self.input_is_dry() => self.ask(link),
-            Some(WaitsFor::Terminal) => self.ask(link),
-            Some(WaitsFor::Commands) => self.end_without_report(link),
-            _ => Ok(()),
-        }
-    }
-
-    fn waiting(&self) -> Option<WaitsFor> {
-        let files = KnownFiles {
-            input: self.input_file(),
-            terminal: self.bash.terminal.as_ref().and_then(|t| FileIdentity::of(&t.slave)),
-            commands: FileIdentity::of(&self.bash.commands_read),
-        };
-        look::waiting(number_of(self.bash.pid), self.bash.foreground().map(number_of), files)
-    }
-
-    /// Bash waits for commands although no end was reported: the code has broken the mechanism, for example
-    /// by closing its descriptors. Bash is started anew.
-    fn end_without_report(&mut self, link: &mut Link) -> Result<(), LinkError> {
-        self.take_reports(link)?;
-        if self.turn.as_ref().is_some_and(|running| running.ended.is_none()) {
-            self.bash.signal(Signal::KILL);
-        }
-        Ok(())
     }
 
     fn pass_on_terminal(&mut self, link: &mut Link) -> Result<(), LinkError> {
@@ -535,9 +389,9 @@ impl ShellSession {
             return self.finish_if_ended(link);
         }
         let end = match saved {
-            _ if running.stopping.is_some() && kept => TurnEnd::INTERRUPTED,
-            Some(status) => TurnEnd::of_status(status, false),
-            None => TurnEnd::error(
+            _ if running.stopping.is_some() && kept => ShellTurnEnd::INTERRUPTED,
+            Some(status) => ShellTurnEnd::of_status(status, false),
+            None => ShellTurnEnd::error(
                 "ShellLost",
                 format!(
                     "bash ended ({}) and its state is lost: it was killed or replaced by exec",
@@ -553,6 +407,7 @@ impl ShellSession {
         self.typed = TerminalInput::default();
         self.terminal = TerminalReader::new(&self.secret);
         self.between.again = false;
+        self.between.status = 0;
         self.bash = Bash::start(&BashParts {
             input: &self.pipe.read_end,
             state: &self.state,
@@ -578,17 +433,17 @@ impl ShellSession {
         if !running.terminal_done && at.elapsed() < TERMINAL_MARK_WAIT {
             return Ok(());
         }
-        let mut end = TurnEnd::of_status(status, running.stopping.is_some());
+        let mut end = ShellTurnEnd::of_status(status, running.stopping.is_some());
         if status == SYNTAX_STATUS && running.stopping.is_none() {
             let (path, bytes) = self.bash.code_path();
             if let Some(message) = syntax_error(&path, bytes) {
-                end = TurnEnd::error("SyntaxError", message);
+                end = ShellTurnEnd::error("SyntaxError", message);
             }
         }
         self.finish(link, &end)
     }
 
-    fn finish(&mut self, link: &mut Link, end: &TurnEnd) -> Result<(), LinkError> {
+    fn finish(&mut self, link: &mut Link, end: &ShellTurnEnd) -> Result<(), LinkError> {
         let Some(running) = self.turn.take() else { return Ok(()) };
         self.pipe.reset();
         if let Some(terminal) = &self.bash.terminal {
@@ -608,15 +463,13 @@ impl ShellSession {
     fn leave(&mut self) {
         self.bash.leave();
         let time = Timespec { tv_sec: 0, tv_nsec: LEAVE_TIME_MAX.subsec_nanos().into() };
-        // Readers of the input must not wait for an answer that never comes.
-        self.bash.watch = None;
         let ended: &OwnedFd = &self.bash.ended;
         let _ = poll(&mut [PollFd::new(ended, PollFlags::IN)], Some(&time));
         self.bash.signal(Signal::KILL);
     }
 }
 
-fn finish(link: &mut Link, turn: TurnNo, end: &TurnEnd) -> Result<(), LinkError> {
+fn finish(link: &mut Link, turn: TurnNo, end: &ShellTurnEnd) -> Result<(), LinkError> {
     let error = end.error.as_ref().map(|(name, message)| (*name, message.as_str()));
     link.idle(turn, end.outcome, error)
 }

@@ -19,8 +19,10 @@ pub enum StopStep {
 }
 
 /// When each step is due, from the interrupt on.
-const STEPS: [(u64, StopStep); 8] = [
+const STEPS: [(u64, StopStep); 10] = [
     (0, StopStep::Interrupt),
+    (15, StopStep::Interrupt),
+    (40, StopStep::Interrupt),
     (100, StopStep::Interrupt),
     (400, StopStep::Interrupt),
     (1000, StopStep::Terminate),
@@ -67,7 +69,7 @@ mod tests {
         let start = Instant::now();
         let mut stopping = Stopping::begin(start);
         let mut steps = Vec::new();
-        for ms in (0..6000).step_by(50) {
+        for ms in (0..6000).step_by(5) {
             while let Some(step) = stopping.step(start + Duration::from_millis(ms)) {
                 steps.push((ms, step));
             }

@@ -63,6 +63,11 @@ impl TerminalReader {
         }
     }
 
+    /// A new turn begins. Its prompt is not behind the output of an earlier turn.
+    pub fn begin_line(&mut self) {
+        self.last_line.clear();
+    }
+
     /// The line that the terminal shows last, without its escape sequences.
     pub fn prompt(&self) -> String {
         let text = String::from_utf8_lossy(&self.last_line);
