@@ -20,7 +20,6 @@ pub enum Phase {
     Closing(usize),
     /// The plots of the turn are being shown.
     Showing,
-    Over,
 }
 
 /// What R does next.
@@ -81,6 +80,9 @@ pub struct RunningTurn {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InterruptState {
     None,
+    /// Its frame was read. R itself seems to have received the SIGINT, in a wait that R interrupts on its own, and
+    /// the code has handled the interrupt.
+    Presumed,
     /// Its frame was read. Code that handles the interrupt may continue.
     Requested,
     /// No code handles it, so it ends the turn.
@@ -133,8 +135,9 @@ impl Session {
     }
 
     /// Decides what R does next. Called at R's top level only, so a turn in the phase `Evaluating` was left by a
-    /// jump. Waits for the next turn if none runs. `pending` says that R has not yet raised an interrupt.
-    pub fn step(&mut self, pending: bool) -> Step {
+    /// jump. Waits for the next turn if none runs. `pending` says that R has not yet raised an interrupt, `raised` that R
+    /// may have raised one without the worker's knowledge.
+    pub fn step(&mut self, pending: bool, raised: bool) -> Step {
         loop {
             let Some(phase) = self.turn.as_ref().map(|turn| turn.phase) else {
                 match self.next_turn() {
@@ -142,8 +145,13 @@ impl Session {
                     Err(cause) => return Step::Exit(cause),
                 }
             };
-            let unraised = self.read_frames().interrupted || pending;
+            let fresh = self.read_frames().interrupted;
             let Some(turn) = self.turn.as_mut() else { continue };
+            let presumed = fresh && raised;
+            if presumed {
+                turn.interrupt = InterruptState::Presumed;
+            }
+            let unraised = fresh && !presumed || pending;
             let next = match phase {
                 Phase::Parsing | Phase::Evaluating(_) => {
                     turn.note_jump();
@@ -155,7 +163,7 @@ impl Session {
                 }
                 Phase::Closing(index) if turn.is_stopped() || index + 1 >= turn.count => None,
                 Phase::Closing(index) => Some(index + 1),
-                Phase::Showing | Phase::Over => {
+                Phase::Showing => {
                     self.end_turn();
                     continue;
                 }
@@ -436,7 +444,7 @@ impl RunningTurn {
     fn was_interrupted(&self) -> bool {
         match self.interrupt {
             InterruptState::Uncaught => true,
-            InterruptState::Requested => self.error.is_some(),
+            InterruptState::Presumed | InterruptState::Requested => self.error.is_some(),
             InterruptState::None => false,
         }
     }

@@ -1,6 +1,8 @@
 //! The program of the workers that are written in Rust. The first argument selects the worker.
 
+mod r;
 mod shell;
+mod zygote;
 
 use std::process::ExitCode;
 
@@ -11,7 +13,7 @@ fn main() -> ExitCode {
     let kind = arguments.next().unwrap_or_default();
     match kind.to_str() {
         Some("shell") => shell::run(),
-        Some("r") => windlass_worker_r::run(),
+        Some("r") => r::run(arguments),
         Some(kind @ "jupyter") => {
             eprintln!("windlass-worker: {kind}: not built yet");
             ExitCode::from(USAGE)
