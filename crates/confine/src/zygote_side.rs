@@ -120,7 +120,9 @@ pub fn leave(status: i32) -> ! {
 fn one_thread() -> io::Result<()> {
     match thread_count()? {
         1 => Ok(()),
-        count => Err(io::Error::other(format!("{count} threads run, and a fork would lose all but one"))),
+        count => {
+            Err(io::Error::other(format!("{count} threads run, and a fork would lose all but one")))
+        }
     }
 }
 
@@ -138,7 +140,8 @@ pub fn become_worker(
     channel: BorrowedFd<'_>,
     streams: &WorkerStreams<'_>,
 ) -> Result<(), i32> {
-    let [kept, stdout, stderr] = [streams.kept, streams.stdout, streams.stderr].map(|fd| fd.as_raw_fd());
+    let [kept, stdout, stderr] =
+        [streams.kept, streams.stdout, streams.stderr].map(|fd| fd.as_raw_fd());
     // SAFETY: the bytes and the string are readable, and the descriptors are open.
     checked(unsafe {
         ffi::windlass_become_worker(

@@ -350,7 +350,7 @@ exports <- c("display_html", "display_markdown", "display_text", "display_json",
 preload <- function(wanted) {
     changeable <- function(path) {
         if (!wanted$known) return(file.access(path, 2L) == 0L)
-        any(startsWith(paste0(path, "/"), paste0(unlist(wanted$roots), "/")))
+        any(vapply(unlist(wanted$roots), function(root) startsWith(paste0(path, "/"), paste0(root, "/")), NA))
     }
     paths <- Filter(Negate(changeable), normalizePath(.libPaths(), mustWork = FALSE))
     assign(".lib.loc", paths, envir = environment(.libPaths))
@@ -385,6 +385,12 @@ check_package <- function(package, changeable, seen) {
 renew <- function() {
     if (exists(".Random.seed", globalenv(), inherits = FALSE)) rm(".Random.seed", envir = globalenv())
     for (category in c("LC_CTYPE", "LC_COLLATE", "LC_TIME", "LC_MONETARY", "LC_MESSAGES")) Sys.setlocale(category, "")
+    # Since R 4.2, these variables have placeholders.
+    if (exists(".expand_R_libs_env_var", baseenv())) {
+        expand <- get(".expand_R_libs_env_var", baseenv())
+        for (name in c("R_LIBS_SITE", "R_LIBS_USER"))
+            do.call(Sys.setenv, structure(list(expand(Sys.getenv(name))), names = name))
+    }
     split <- function(name) strsplit(Sys.getenv(name), ":", fixed = TRUE)[[1L]]
     .libPaths(c(split("R_LIBS"), split("R_LIBS_USER")))
 }
@@ -407,7 +413,8 @@ first <- function() {
 
 set_options <- function(columns) {
     options(device = open_device, pager = pager, help_type = "text", viewer = viewer, browser = viewer,
-        askpass = askpass, menu.graphics = FALSE, editor = no_editor, keep.source = TRUE)
+        askpass = askpass, menu.graphics = FALSE, editor = no_editor, keep.source = TRUE,
+        keep.parse.data = FALSE)
     if (columns > 9L) options(width = columns)
 }
 

@@ -35,6 +35,8 @@ thread_local! {
     static ERROR_TEXT: RefCell<ErrorText> = const { RefCell::new(ErrorText::Shown) };
     /// The expressions of the running turn, which R must not collect.
     static EXPRESSIONS: Cell<Sexp> = const { Cell::new(Sexp::NULL) };
+    /// The last text that R wrote to the error stream in this turn.
+    static LAST_REPORT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     static STAGES: RefCell<VecDeque<Stage>> = const { RefCell::new(VecDeque::new()) };
 }
 
@@ -100,8 +102,10 @@ fn pending() -> &'static AtomicI32 {
 /// R looks for interrupts.
 unsafe extern "C-unwind" fn poll_events() {
     let Some(seen) = signals::take() else { return };
+    let mut end = None;
     let own = with_session(|session| {
         let read = session.read_frames();
+        end = read.end;
         let Some(turn) = session.turn() else { return false };
         if read.interrupted {
             let raised = !seen.sigint && signals::sigint_was_taken_by_r();
@@ -113,6 +117,9 @@ unsafe extern "C-unwind" fn poll_events() {
         // A SIGINT without a frame comes from the code itself.
         seen.sigint && !read.late && turn.interrupt < InterruptState::Requested
     });
+    if let Some(cause) = end {
+        exit(cause);
+    }
     if own == Some(true) || signals::is_forked() && seen.sigint {
         pending().store(1, Ordering::Relaxed);
     }
@@ -194,7 +201,9 @@ fn note_unhandled_error() {
         return;
     }
     let text = json::first_text(library::last_error_text()).unwrap_or_default();
-    if text.trim().is_empty() {
+    // R keeps the texts of handled errors too. Only an unhandled one was just reported.
+    let reported = LAST_REPORT.with_borrow(|last| last.as_slice() == text.as_bytes());
+    if text.trim().is_empty() || !reported {
         return;
     }
     let message = text.trim().strip_prefix("Error: ").unwrap_or(text.trim()).to_owned();
@@ -204,6 +213,7 @@ fn note_unhandled_error() {
 /// Parses the code of the turn. Returns whether there is an expression to evaluate.
 fn parse() -> bool {
     signals::begin_turn();
+    LAST_REPORT.with_borrow_mut(Vec::clear);
     pending().store(0, Ordering::Relaxed);
     ERROR_TEXT.replace(ErrorText::Shown);
     let mut status = 0;
@@ -246,7 +256,8 @@ fn code_of_turn() -> Sexp {
 fn note_parse_error(message: Sexp, status: c_int) {
     let incomplete = status == parsed::INCOMPLETE;
     let name = if incomplete { "IncompleteCode" } else { "ParseError" };
-    let message = json::first_text(message).unwrap_or_else(|| "the code has a syntax error".to_owned());
+    let message =
+        json::first_text(message).unwrap_or_else(|| "the code has a syntax error".to_owned());
     note_error(RaisedError {
         name: name.to_owned(),
         traceback: format!("{name}: {message}\n"),
@@ -417,13 +428,18 @@ unsafe extern "C-unwind" fn write_console(text: *const c_char, length: c_int, st
             write_out(libc::STDOUT_FILENO, bytes);
         }
     } else if !is_held(bytes) {
+        LAST_REPORT.with_borrow_mut(|last| {
+            last.clear();
+            last.extend_from_slice(bytes);
+        });
         write_out(libc::STDERR_FILENO, bytes);
     }
 }
 
 /// Holds back R's report of an error, and the line feed that R prints for an interrupt.
 fn is_held(bytes: &[u8]) -> bool {
-    if signals::is_forked() {
+    if with_session(|_| ()).is_none() {
+        // A forked child, or a start without a session yet: nothing else reports the error.
         return false;
     }
     let expected = ERROR_TEXT.with_borrow_mut(|held| {

@@ -87,7 +87,9 @@ pub fn texts(vector: Sexp) -> Vec<String> {
         return Vec::new();
     }
     // SAFETY: the index is in the vector.
-    (0..length(vector)).filter_map(|at| text_of(unsafe { libr::string_at(vector, at.cast_signed()) })).collect()
+    (0..length(vector))
+        .filter_map(|at| text_of(unsafe { libr::string_at(vector, at.cast_signed()) }))
+        .collect()
 }
 
 fn names_of(value: Sexp) -> Option<Vec<String>> {
@@ -136,7 +138,10 @@ fn encode(value: Sexp, depth: usize) -> Result<Value, JsonError> {
     if scalar {
         return element(value, 0, depth);
     }
-    (0..count).map(|index| element(value, index, depth)).collect::<Result<Vec<_>, _>>().map(Value::Array)
+    (0..count)
+        .map(|index| element(value, index, depth))
+        .collect::<Result<Vec<_>, _>>()
+        .map(Value::Array)
 }
 
 fn element(vector: Sexp, index: usize, depth: usize) -> Result<Value, JsonError> {

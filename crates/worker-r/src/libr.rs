@@ -54,7 +54,11 @@ pub enum LoadError {
     #[error("R was not found: set R_HOME, or install R so that `R` is on PATH")]
     NotFound,
     #[error("{path} cannot be loaded: R must be built as a shared library (--enable-R-shlib)")]
-    Library { path: PathBuf, #[source] cause: libloading::Error },
+    Library {
+        path: PathBuf,
+        #[source]
+        cause: libloading::Error,
+    },
     #[error("libR has no symbol {name}: R 4.2 or newer is needed")]
     Symbol { name: &'static str },
 }

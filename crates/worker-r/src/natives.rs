@@ -98,11 +98,16 @@ enum Called {
 fn call_tools(requests: Sexp) -> Called {
     // SAFETY: the caller in R passes a list of lists of three.
     let read: Vec<Result<ToolRequest, Value>> = unsafe {
-        (0..libr::length(requests)).map(|index| request(libr::element_at(requests, index))).collect()
+        (0..libr::length(requests))
+            .map(|index| request(libr::element_at(requests, index)))
+            .collect()
     };
-    let (sent, mut failed) = (Vec::from_iter(read.iter().filter_map(|r| r.as_ref().ok())), Vec::new());
+    let (sent, mut failed) =
+        (Vec::from_iter(read.iter().filter_map(|r| r.as_ref().ok())), Vec::new());
     if sent.len() < read.len() {
-        failed.extend(read.iter().map(|request| Err(request.as_ref().err().cloned().unwrap_or_default())));
+        failed.extend(
+            read.iter().map(|request| Err(request.as_ref().err().cloned().unwrap_or_default())),
+        );
         return Called::Value(answers(&failed));
     }
     let requests: Vec<ToolRequest> = read.into_iter().flatten().collect();
@@ -134,7 +139,11 @@ unsafe fn request(value: Sexp) -> Result<ToolRequest, Value> {
     };
     let bad = |message: String| json!({"message": message, "code": "bad_request"});
     let object = json::to_object(arguments).map_err(|error| bad(error.to_string()))?;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the number is not negative")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the number is not negative"
+    )]
     let deadline_ms = (deadline >= 0.0).then_some(deadline as u64);
     let arguments = serde_json::to_vec(&object).map_err(|error| bad(error.to_string()))?;
     Ok(ToolRequest { name: name.unwrap_or_default(), arguments, deadline_ms })

@@ -4,7 +4,9 @@
 use std::collections::VecDeque;
 
 use serde_json::Value;
-use windlass_worker_kit::{CallNo, Display, Link, LinkError, Message, Stream, TurnNo, WorkerOutcome};
+use windlass_worker_kit::{
+    CallNo, Display, Link, LinkError, Message, Stream, TurnNo, WorkerOutcome,
+};
 
 /// Bytes of a printed result that are collected before they are sent.
 const RESULT_BYTES: usize = 64 * 1024;
@@ -260,6 +262,7 @@ impl Session {
     pub fn read_frames(&mut self) -> FramesRead {
         self.link.look();
         let mut late = false;
+        let mut end = None;
         while let Some(message) = self.link.next() {
             match message {
                 Message::Interrupt { turn } => {
@@ -270,9 +273,15 @@ impl Session {
                     if self.waiting.back() != Some(&Message::Closed) {
                         self.waiting.push_back(Message::Closed);
                     }
+                    end = Some(ExitCause::Closed);
                     break;
                 }
-                other => self.waiting.push_back(other),
+                other => {
+                    if matches!(other, Message::Shutdown { .. }) {
+                        end = Some(ExitCause::Shutdown);
+                    }
+                    self.waiting.push_back(other);
+                }
             }
         }
         let mut interrupted = false;
@@ -283,7 +292,7 @@ impl Session {
                 turn.interrupt = InterruptState::Requested;
             }
         }
-        FramesRead { interrupted, late, closed: self.link.is_closed() }
+        FramesRead { interrupted, late, end }
     }
 
     /// The next message that belongs to the running turn.
@@ -420,8 +429,8 @@ pub struct FramesRead {
     pub interrupted: bool,
     /// There was an interrupt of another turn.
     pub late: bool,
-    /// The keeper is gone.
-    pub closed: bool,
+    /// The keeper has asked the worker to end, or is gone.
+    pub end: Option<ExitCause>,
 }
 
 impl RunningTurn {

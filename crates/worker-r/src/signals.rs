@@ -5,6 +5,9 @@ use std::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
 
+/// Linux's number for the command that chooses the signal of `O_ASYNC`.
+const F_SETSIG: c_int = 10;
+
 /// A signal has come, so frames may be there.
 static LOOK: AtomicBool = AtomicBool::new(false);
 
@@ -113,6 +116,18 @@ extern "C" fn on_sigurg(_: c_int) {
 }
 
 extern "C" fn on_sigpipe(_: c_int) {}
+
+/// Makes the kernel send SIGURG to this process when something comes on the protocol socket. So code that never waits
+/// sees an interrupt, a shutdown and the end of the keeper at R's next check. Without it, the keeper's own signals do.
+pub fn watch(socket: RawFd) {
+    // SAFETY: no memory is passed.
+    unsafe {
+        libc::fcntl(socket, libc::F_SETOWN, libc::getpid());
+        libc::fcntl(socket, F_SETSIG, libc::SIGURG);
+        let flags = libc::fcntl(socket, libc::F_GETFL);
+        libc::fcntl(socket, libc::F_SETFL, flags | libc::O_ASYNC);
+    }
+}
 
 /// Makes forked children close the protocol socket.
 pub fn close_in_children(socket: RawFd) {

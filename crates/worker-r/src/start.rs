@@ -35,7 +35,8 @@ pub fn initialize(profiles: Profiles) -> Result<(), LoadError> {
     let installation = Installation::find()?;
     set_environment(&installation);
     libr::load(&installation.home)?;
-    let mut words = vec!["R", "--quiet", "--interactive", "--no-restore", "--no-save", "--no-readline"];
+    let mut words =
+        vec!["R", "--quiet", "--interactive", "--no-restore", "--no-save", "--no-readline"];
     if profiles == Profiles::Skip {
         words.extend(["--no-site-file", "--no-init-file", "--no-environ"]);
     }
@@ -73,6 +74,7 @@ pub fn run(stages: &[console::Stage]) -> ! {
 pub fn attach(link: Link, socket: RawFd) {
     signals::install();
     signals::close_in_children(socket);
+    signals::watch(socket);
     let version = library::evaluate_text(
         "paste0('R ', R.version$major, '.', R.version$minor)",
         libr::base_environment(),

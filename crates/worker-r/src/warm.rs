@@ -53,7 +53,10 @@ impl WarmR {
     /// Loads the packages, but none below `roots`, where sessions can write. `None`: unknown.
     pub fn load_packages(&mut self, roots: Option<&[OsString]>) -> LoadedPackages {
         let texts = |roots: &[OsString]| -> Vec<String> {
-            roots.iter().map(|root| root.to_string_lossy().trim_end_matches('/').to_owned()).collect()
+            roots
+                .iter()
+                .map(|root| root.to_string_lossy().trim_end_matches('/').to_owned())
+                .collect()
         };
         let wanted = json!({
             "packages": self.packages,
@@ -63,13 +66,17 @@ impl WarmR {
         let answer = library::call_with(c"preload", json::from_json(&wanted));
         // SAFETY: the function returns a list of two character vectors.
         let [missing, libraries] = [0, 1].map(|index| unsafe { libr::element_at(answer, index) });
-        LoadedPackages { missing: json::texts(missing), libraries: json::texts(libraries) }
+        let loaded =
+            LoadedPackages { missing: json::texts(missing), libraries: json::texts(libraries) };
+        // Every worker makes a directory of its own, and a zygote that is killed leaves none behind.
+        // SAFETY: R removes its own directory.
+        unsafe { libr::remove_temporary_directory() };
+        loaded
     }
 
     /// Parses and evaluates code as a turn does.
     pub fn rehearse(&mut self) {
         library::evaluate_text("1 + 1", libr::global_environment());
-        library::evaluate_text("x <- 1; rm(x)", libr::base_environment());
     }
 
     /// In a forked worker: takes the session's environment and socket. R's top level then does the rest.
@@ -80,12 +87,6 @@ impl WarmR {
         replace_environment(&environment);
         renew_process();
         console::add_stages(&[renew, site_profile, user_profile, first, serve_starting]);
-    }
-
-    /// The zygote ends: removes R's temporary directory.
-    pub fn end(&mut self) {
-        // SAFETY: R removes its own directory.
-        unsafe { libr::remove_temporary_directory() };
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use windlass_worker_r::WarmR;
 
-use crate::zygote::{self, PreparedReport, WarmInterpreter};
+use crate::zygote::{self, PreparedReport, WarmInterpreter, ZygoteEnd};
 
 pub fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match arguments.next() {
@@ -19,10 +19,13 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 fn live(warm: &mut WarmR) {
-    if let Err(error) = zygote::run(warm) {
-        warm.end();
-        eprintln!("windlass-worker: r: {error}");
-        std::process::exit(1);
+    match zygote::run(warm) {
+        Ok(ZygoteEnd::Worker) => {}
+        Ok(ZygoteEnd::NodeGone) => std::process::exit(0),
+        Err(error) => {
+            eprintln!("windlass-worker: r: {error}");
+            std::process::exit(1);
+        }
     }
 }
 

@@ -16,9 +16,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
 use windlass_confine::zygote_side::{self, ForkedSide, WorkerStreams, leave};
 use windlass_procs::inherited::take_inherited;
 
@@ -77,8 +75,17 @@ pub enum ZygoteError {
     Threads(io::Error),
 }
 
-/// The zygote's life. Returns only in a forked worker. The process exits when the node is gone.
-pub fn run(interpreter: &mut impl WarmInterpreter) -> Result<(), ZygoteError> {
+/// Why [`run`] has returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ZygoteEnd {
+    /// This process is a forked worker.
+    Worker,
+    /// The node has closed its socket.
+    NodeGone,
+}
+
+/// The zygote's life.
+pub fn run(interpreter: &mut impl WarmInterpreter) -> Result<ZygoteEnd, ZygoteError> {
     let node = take_inherited(NODE).map_err(ZygoteError::NoNode)?;
     let roots = receive_roots(&node)?;
     let report = interpreter.prepare(roots.as_deref());
@@ -90,12 +97,12 @@ pub fn run(interpreter: &mut impl WarmInterpreter) -> Result<(), ZygoteError> {
     let mut connections = Connections { node, open: VecDeque::new() };
     loop {
         let Some(request) = connections.next_request() else {
-            return Err(ZygoteError::NoNode(io::ErrorKind::UnexpectedEof.into()));
+            return Ok(ZygoteEnd::NodeGone);
         };
         if let Some(channel) = fork(&request) {
             drop(connections);
             become_worker(interpreter, request, channel);
-            return Ok(());
+            return Ok(ZygoteEnd::Worker);
         }
     }
 }
@@ -141,13 +148,15 @@ fn become_worker(interpreter: &mut impl WarmInterpreter, request: ForkRequest, c
     let (_keeper, channel_fd) = (descriptors.next(), descriptors.next());
     let (kept, stdout, stderr) = (descriptors.next(), descriptors.next(), descriptors.next());
     drop((_keeper, descriptors));
-    let (Some(channel_fd), Some(kept), Some(stdout), Some(stderr)) = (channel_fd, kept, stdout, stderr)
+    let (Some(channel_fd), Some(kept), Some(stdout), Some(stderr)) =
+        (channel_fd, kept, stdout, stderr)
     else {
         leave(NOT_CONFINED);
     };
     debug_assert_eq!(channel_fd.as_raw_fd(), channel);
     let job = receive_job(interpreter, channel_fd.as_fd());
-    let streams = WorkerStreams { kept: kept.as_fd(), stdout: stdout.as_fd(), stderr: stderr.as_fd() };
+    let streams =
+        WorkerStreams { kept: kept.as_fd(), stdout: stdout.as_fd(), stderr: stderr.as_fd() };
     if zygote_side::become_worker(&job.plan, &job.cwd, channel_fd.as_fd(), &streams).is_err() {
         leave(NOT_CONFINED);
     }
