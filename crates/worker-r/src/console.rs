@@ -216,6 +216,8 @@ fn parse() -> bool {
     LAST_REPORT.with_borrow_mut(Vec::clear);
     pending().store(0, Ordering::Relaxed);
     ERROR_TEXT.replace(ErrorText::Shown);
+    // SAFETY: the callback calls nothing of R, unless the process ends.
+    unsafe { poll_events() };
     let mut status = 0;
     // SAFETY: all values are protected while others are allocated; nothing with a destructor lives here.
     let count = unsafe {

@@ -52,8 +52,10 @@ fn handle_sigint() {
 
 /// A turn begins.
 pub fn begin_turn() {
-    take();
+    SIGINT.store(false, Ordering::Relaxed);
     SIGINT_IN_TURN.store(false, Ordering::Relaxed);
+    // Frames that came with the turn's code have sent their signal already.
+    LOOK.store(true, Ordering::Relaxed);
 }
 
 /// An expression begins.
