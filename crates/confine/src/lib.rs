@@ -23,6 +23,7 @@ pub mod plan;
 pub mod spawn;
 pub mod steps;
 pub mod survey;
+pub mod zygote_side;
 
 mod ffi;
 mod ffi_pages;

@@ -40,6 +40,12 @@ one_line <- function(call) {
     if (nchar(text, "bytes") > 200L) paste0(substr(text, 1L, 197L), "...") else text
 }
 
+last_error_text <- function() {
+    text <- geterrmessage()
+    .Internal(seterrmessage(""))
+    text
+}
+
 # The message of a syntax error, or NULL if the text can be parsed.
 parse_error <- function(code) {
     tryCatch({
@@ -159,13 +165,16 @@ show_page <- function(file) {
 }
 
 show_file <- function(file, copy) {
+    bytes <- readBin(copy, "raw", file.size(copy))
     id <- plots$pages[[file]]$id
     update <- !is.null(id)
+    if (update && identical(bytes, plots$pages[[file]]$bytes)) return()
+    plots$pages[[file]]$bytes <- bytes
     if (!update) {
         plots$count <- plots$count + 1L
         id <- plots$pages[[file]]$id <- paste0("plot-", Sys.getpid(), "-", plots$count)
     }
-    display_raw("image/png", readBin(copy, "raw", file.size(copy)), id, update)
+    display_raw("image/png", bytes, id, update)
 }
 
 # Called before a plot begins. A page that is complete is shown before its successor replaces it.
@@ -333,9 +342,79 @@ no_editor <- function(name = NULL, file = "", title = NULL, ...)
 exports <- c("display_html", "display_markdown", "display_text", "display_json", "display_image", "display_raw",
     "to_json", "from_json", "tools", "tools_parallel", "View")
 
+# ---- zygotes ------------------------------------------------------------------------------------------------
+
+# Loads packages before workers are forked, but none that sessions can change: a library or a package below
+# `wanted$roots`, or, if the roots are not known, one that this user can write to. Returns a line for each package
+# that cannot be loaded, and the libraries.
+preload <- function(wanted) {
+    changeable <- function(path) {
+        if (!wanted$known) return(file.access(path, 2L) == 0L)
+        any(vapply(unlist(wanted$roots), function(root) startsWith(paste0(path, "/"), paste0(root, "/")), NA))
+    }
+    paths <- Filter(Negate(changeable), normalizePath(.libPaths(), mustWork = FALSE))
+    assign(".lib.loc", paths, envir = environment(.libPaths))
+    missing <- character()
+    for (package in unlist(wanted$packages)) {
+        failed <- tryCatch({
+            check_package(package, changeable, new.env())
+            loadNamespace(package)
+            NULL
+        }, error = function(e) paste0(package, ": ", class(e)[[1L]], ": ", conditionMessage(e)))
+        missing <- c(missing, gsub("\n", " ", failed, fixed = TRUE))
+    }
+    # What exists now becomes old, so that later collections leave its pages alone.
+    gc()
+    gc()
+    list(missing, paths)
+}
+
+# Refuses a package that lies, itself or with a package that it needs, where sessions can write: a library can have
+# links to packages elsewhere.
+check_package <- function(package, changeable, seen) {
+    if (isNamespaceLoaded(package) || !is.null(seen[[package]])) return()
+    seen[[package]] <- TRUE
+    path <- normalizePath(find.package(package))
+    if (changeable(path)) stop("sessions can write to ", path, call. = FALSE)
+    if (native("windlass_second_names", path)) stop("files in ", path, " have a second hard link", call. = FALSE)
+    needs <- readRDS(file.path(path, "Meta", "package.rds"))
+    for (needed in c(names(needs$Depends), names(needs$Imports))) check_package(needed, changeable, seen)
+}
+
+# In a forked worker, with the session's environment: what R's start would have done.
+renew <- function() {
+    if (exists(".Random.seed", globalenv(), inherits = FALSE)) rm(".Random.seed", envir = globalenv())
+    for (category in c("LC_CTYPE", "LC_COLLATE", "LC_TIME", "LC_MONETARY", "LC_MESSAGES")) Sys.setlocale(category, "")
+    # Since R 4.2, these variables have placeholders.
+    if (exists(".expand_R_libs_env_var", baseenv())) {
+        expand <- get(".expand_R_libs_env_var", baseenv())
+        for (name in c("R_LIBS_SITE", "R_LIBS_USER"))
+            do.call(Sys.setenv, structure(list(expand(Sys.getenv(name))), names = name))
+    }
+    split <- function(name) strsplit(Sys.getenv(name), ":", fixed = TRUE)[[1L]]
+    .libPaths(c(split("R_LIBS"), split("R_LIBS_USER")))
+}
+
+site_profile <- function() {
+    file <- Sys.getenv("R_PROFILE", file.path(R.home("etc"), "Rprofile.site"))
+    if (nzchar(file) && file.exists(file)) sys.source(file, baseenv())
+}
+
+user_profile <- function() {
+    named <- Sys.getenv("R_PROFILE_USER")
+    files <- if (nzchar(named)) named else c(".Rprofile", "~/.Rprofile")
+    files <- files[file.exists(files)]
+    if (length(files)) sys.source(files[[1L]], globalenv())
+}
+
+first <- function() {
+    if (exists(".First", globalenv(), inherits = FALSE)) get(".First", globalenv())()
+}
+
 set_options <- function(columns) {
     options(device = open_device, pager = pager, help_type = "text", viewer = viewer, browser = viewer,
-        askpass = askpass, menu.graphics = FALSE, editor = no_editor, keep.source = TRUE)
+        askpass = askpass, menu.graphics = FALSE, editor = no_editor, keep.source = TRUE,
+        keep.parse.data = FALSE)
     if (columns > 9L) options(width = columns)
 }
 

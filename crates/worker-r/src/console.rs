@@ -10,11 +10,14 @@
 //! No function here holds a value with a destructor while it calls R.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_int, c_uchar};
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use crate::libr::{self, Sexp, parsed};
-use crate::session::{ExitCause, InterruptState, Phase, RaisedError, Session, Step, Waited};
+use crate::session::{
+    ExitCause, InterruptState, Phase, RaisedError, RunningTurn, Session, Step, Waited,
+};
 use crate::signals::{self, RawWrite};
 use crate::{json, library};
 
@@ -24,16 +27,21 @@ const CLOSING_LINE: &[u8] = b"invisible(.Last.value)\n\0";
 /// The address of a local variable of the top level's first call.
 static TOP: AtomicUsize = AtomicUsize::new(0);
 
+/// R has started.
+static RUNNING: AtomicBool = AtomicBool::new(false);
+
 thread_local! {
     static SESSION: RefCell<Option<Session>> = const { RefCell::new(None) };
     static ERROR_TEXT: RefCell<ErrorText> = const { RefCell::new(ErrorText::Shown) };
     /// The expressions of the running turn, which R must not collect.
     static EXPRESSIONS: Cell<Sexp> = const { Cell::new(Sexp::NULL) };
-    static START: Cell<Option<Start>> = const { Cell::new(None) };
+    /// The last text that R wrote to the error stream in this turn.
+    static LAST_REPORT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static STAGES: RefCell<VecDeque<Stage>> = const { RefCell::new(VecDeque::new()) };
 }
 
-/// What the first call of R's top level does: it sets the session, and returns when R can serve it.
-pub type Start = fn();
+/// One step of the worker's start. All run at R's top level, and the last one sets the session.
+pub type Stage = fn();
 
 /// R prints an error that no code has handled. The worker sends that text as the traceback.
 #[derive(Debug)]
@@ -46,9 +54,14 @@ enum ErrorText {
     Held(Vec<u8>),
 }
 
-/// Sets what the first call of the top level does.
-pub fn set_start(start: Start) {
-    START.set(Some(start));
+/// Adds steps that R's top level does before it serves the session.
+pub fn add_stages(stages: &[Stage]) {
+    STAGES.with_borrow_mut(|all| all.extend(stages));
+}
+
+/// R has started, and its top level begins.
+pub fn begin_top_level() {
+    RUNNING.store(true, Ordering::Relaxed);
 }
 
 /// Sets the session whose turns run from now on.
@@ -89,16 +102,24 @@ fn pending() -> &'static AtomicI32 {
 /// R looks for interrupts.
 unsafe extern "C-unwind" fn poll_events() {
     let Some(seen) = signals::take() else { return };
+    let mut end = None;
     let own = with_session(|session| {
         let read = session.read_frames();
+        end = read.end;
+        let Some(turn) = session.turn() else { return false };
         if read.interrupted {
-            return true;
+            let raised = !seen.sigint && signals::sigint_was_taken_by_r();
+            if raised {
+                turn.interrupt = InterruptState::Presumed;
+            }
+            return !raised;
         }
         // A SIGINT without a frame comes from the code itself.
-        seen.sigint
-            && !read.late
-            && session.turn().is_some_and(|t| t.interrupt == InterruptState::None)
+        seen.sigint && !read.late && turn.interrupt < InterruptState::Requested
     });
+    if let Some(cause) = end {
+        exit(cause);
+    }
     if own == Some(true) || signals::is_forked() && seen.sigint {
         pending().store(1, Ordering::Relaxed);
     }
@@ -113,19 +134,22 @@ unsafe extern "C-unwind" fn read_console(
     let local = 0_u8;
     let here = (&raw const local) as usize;
     if TOP.load(Ordering::Relaxed) == 0 {
-        let Some(start) = START.take() else {
+        if !RUNNING.load(Ordering::Relaxed) {
             // R has not started: a profile asks for input, and gets its end.
             return 0;
-        };
+        }
         TOP.store(here, Ordering::Relaxed);
-        start();
     } else if here < TOP.load(Ordering::Relaxed) {
         // SAFETY: R's arguments are passed on.
         return unsafe { read_input(prompt, buffer, length) };
     }
     if signals::is_forked() {
-        // A forked child has come to the end of an expression. It ends here, as a program would.
-        signals::leave(0);
+        // An error has ended the code of a forked child.
+        signals::leave(1);
+    }
+    // A stage that jumps is over, and the next one runs.
+    while let Some(stage) = STAGES.with_borrow_mut(VecDeque::pop_front) {
+        stage();
     }
     run_to_line();
     // SAFETY: R's buffer is longer than the line.
@@ -136,9 +160,11 @@ unsafe extern "C-unwind" fn read_console(
 /// Runs turns until R's top level has to close an expression.
 fn run_to_line() {
     show_held_error_text(Keep::IfTurnFailed);
+    note_unhandled_error();
     loop {
         let is_pending = pending().load(Ordering::Relaxed) != 0;
-        let step = with_session(|session| session.step(is_pending));
+        let raised = signals::sigint_was_taken_by_r();
+        let step = with_session(|session| session.step(is_pending, raised));
         match step.unwrap_or(Step::Exit(ExitCause::Closed)) {
             Step::Parse => {
                 if parse() && evaluate(0) {
@@ -160,12 +186,38 @@ fn run_to_line() {
     }
 }
 
+/// R does not call handlers when its stack is exhausted. It keeps the text of the error.
+fn note_unhandled_error() {
+    let jumped = with_session(|session| {
+        let evaluating = |turn: &mut RunningTurn| {
+            matches!(turn.phase, Phase::Evaluating(_))
+                && turn.error.is_none()
+                && turn.quit.is_none()
+                && turn.interrupt == InterruptState::None
+        };
+        session.turn().is_some_and(evaluating)
+    });
+    if jumped != Some(true) {
+        return;
+    }
+    let text = json::first_text(library::last_error_text()).unwrap_or_default();
+    // R keeps the texts of handled errors too. Only an unhandled one was just reported.
+    let reported = LAST_REPORT.with_borrow(|last| last.as_slice() == text.as_bytes());
+    if text.trim().is_empty() || !reported {
+        return;
+    }
+    let message = text.trim().strip_prefix("Error: ").unwrap_or(text.trim()).to_owned();
+    note_error(RaisedError { name: "simpleError".to_owned(), message, traceback: text });
+}
+
 /// Parses the code of the turn. Returns whether there is an expression to evaluate.
 fn parse() -> bool {
-    signals::handle_sigint();
-    signals::take();
+    signals::begin_turn();
+    LAST_REPORT.with_borrow_mut(Vec::clear);
     pending().store(0, Ordering::Relaxed);
     ERROR_TEXT.replace(ErrorText::Shown);
+    // SAFETY: the callback calls nothing of R, unless the process ends.
+    unsafe { poll_events() };
     let mut status = 0;
     // SAFETY: all values are protected while others are allocated; nothing with a destructor lives here.
     let count = unsafe {
@@ -218,6 +270,7 @@ fn note_parse_error(message: Sexp, status: c_int) {
 /// Evaluates and prints one expression, as R's top level does. Returns whether the top level has to close it.
 fn evaluate(index: usize) -> bool {
     ERROR_TEXT.replace(ErrorText::Shown);
+    signals::begin_expression();
     // SAFETY: the expressions are preserved, the index is below their number, and nothing with a destructor lives
     // here when R jumps.
     unsafe {
@@ -233,7 +286,7 @@ fn evaluate(index: usize) -> bool {
         libr::unprotect(1);
     }
     if signals::is_forked() {
-        return true;
+        finish_child(index + 1);
     }
     show_held_error_text(Keep::Nothing);
     with_session(|session| {
@@ -242,6 +295,24 @@ fn evaluate(index: usize) -> bool {
         }
     });
     true
+}
+
+/// The code has forked, and this is the child. It evaluates the rest of the code and ends, as a program would.
+fn finish_child(next: usize) -> ! {
+    // SAFETY: as in `evaluate`. An error jumps to the top level, which ends the child.
+    unsafe {
+        let expressions = EXPRESSIONS.get();
+        for index in next.cast_signed()..libr::length(expressions) {
+            let expression = libr::element_at(expressions, index);
+            let value = libr::protect(libr::eval(expression, libr::global_environment()));
+            if *libr::visible() != 0 {
+                libr::print_value(value);
+            }
+            libr::unprotect(1);
+        }
+    }
+    flush_c_output();
+    signals::leave(0);
 }
 
 /// The value of the last expression is the turn's result.
@@ -359,13 +430,18 @@ unsafe extern "C-unwind" fn write_console(text: *const c_char, length: c_int, st
             write_out(libc::STDOUT_FILENO, bytes);
         }
     } else if !is_held(bytes) {
+        LAST_REPORT.with_borrow_mut(|last| {
+            last.clear();
+            last.extend_from_slice(bytes);
+        });
         write_out(libc::STDERR_FILENO, bytes);
     }
 }
 
 /// Holds back R's report of an error, and the line feed that R prints for an interrupt.
 fn is_held(bytes: &[u8]) -> bool {
-    if signals::is_forked() {
+    if with_session(|_| ()).is_none() {
+        // A forked child, or a start without a session yet: nothing else reports the error.
         return false;
     }
     let expected = ERROR_TEXT.with_borrow_mut(|held| {

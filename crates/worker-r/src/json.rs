@@ -81,6 +81,17 @@ pub fn first_text(vector: Sexp) -> Option<String> {
     text_of(unsafe { libr::string_at(vector, 0) })
 }
 
+/// All texts of a character vector, without `NA`.
+pub fn texts(vector: Sexp) -> Vec<String> {
+    if type_of(vector) != kind::STRING {
+        return Vec::new();
+    }
+    // SAFETY: the index is in the vector.
+    (0..length(vector))
+        .filter_map(|at| text_of(unsafe { libr::string_at(vector, at.cast_signed()) }))
+        .collect()
+}
+
 fn names_of(value: Sexp) -> Option<Vec<String>> {
     // SAFETY: reads an attribute of a live object.
     let names = unsafe { libr::get_attribute(value, libr::names_symbol()) };

@@ -2,6 +2,7 @@
 //!
 //! - [`libr`] loads libR at run time. No header of R is needed to build it.
 //! - [`start`] starts R and says that the worker is ready.
+//! - [`warm`] is R in a zygote.
 //! - [`console`] has R's callbacks and drives the turns.
 //! - [`session`] has the protocol's side of a turn. It never calls R.
 //! - [`natives`] and `r/windlass.R` are what the code can call: displays, host tools, JSON.
@@ -17,6 +18,7 @@ mod natives;
 mod session;
 mod signals;
 mod start;
+mod warm;
 
 use std::cell::RefCell;
 use std::os::fd::{OwnedFd, RawFd};
@@ -26,6 +28,8 @@ use windlass_procs::inherited::take_inherited;
 use windlass_worker_kit::{FD_VARIABLE, Link};
 
 use start::{HeldOutput, Profiles};
+
+pub use warm::{LoadedPackages, WarmR, ZygoteLife, run_zygote};
 
 thread_local! {
     /// What the first call of R's top level takes over.
@@ -53,17 +57,21 @@ pub fn run() -> ExitCode {
     let (link, socket) = start::link_over(start::out_of_the_way(socket));
     let held = HeldOutput::begin();
     STARTING.replace(Some(Starting { link, socket, held }));
-    start::run(serve)
+    start::run(&[load_library, serve_starting])
 }
 
 fn inherited_socket() -> Option<OwnedFd> {
     take_inherited(std::env::var(FD_VARIABLE).ok()?.parse().ok()?).ok()
 }
 
-/// R's top level is there: load the worker's R code and begin to serve.
-fn serve() {
+/// R's top level is there: load the worker's R code.
+fn load_library() {
     natives::register();
     library::load();
+}
+
+/// The last stage of a start: the worker is ready and begins to serve.
+fn serve_starting() {
     library::set_options(start::terminal_columns());
     let Some(Starting { link, socket, held }) = STARTING.take() else { signals::leave(1) };
     start::attach(link, socket);

@@ -103,11 +103,6 @@ fn address(name: &str) -> usize {
     address_in(library, name).expect("load has checked every symbol")
 }
 
-/// The address of a symbol that some versions of R lack.
-pub fn optional(name: &str) -> Option<usize> {
-    LIBRARY.get().and_then(|library| address_in(library, name))
-}
-
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident = $symbol:literal ($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
         const FUNCTIONS: &[&str] = &[$($symbol),*];
@@ -153,8 +148,6 @@ functions! {
     parse_vector = "R_ParseVector"(text: Sexp, count: c_int, status: *mut c_int, file: Sexp) -> Sexp;
     /// Evaluates an expression. Can raise an error.
     eval = "Rf_eval"(expression: Sexp, environment: Sexp) -> Sexp;
-    /// Evaluates an expression. An error is printed and reported in `failed`.
-    try_eval = "R_tryEval"(expression: Sexp, environment: Sexp, failed: *mut c_int) -> Sexp;
     /// Prints a value as the top level does. Can raise an error.
     print_value = "Rf_PrintValue"(value: Sexp);
     protect = "Rf_protect"(value: Sexp) -> Sexp;
@@ -181,7 +174,6 @@ functions! {
     inherits = "Rf_inherits"(value: Sexp, class: *const c_char) -> c_int;
     symbol = "Rf_install"(name: *const c_char) -> Sexp;
     set_symbol_value = "SET_SYMVALUE"(symbol: Sexp, value: Sexp);
-    define = "Rf_defineVar"(symbol: Sexp, value: Sexp, environment: Sexp);
     find_in_frame = "Rf_findVarInFrame"(environment: Sexp, symbol: Sexp) -> Sexp;
     call_0 = "Rf_lang1"(function: Sexp) -> Sexp;
     call_1 = "Rf_lang2"(function: Sexp, first: Sexp) -> Sexp;
@@ -190,7 +182,12 @@ functions! {
     /// Unwinds to the top level, and never returns.
     jump_to_top_level = "Rf_jump_to_toplevel"();
     remove_temporary_directory = "R_CleanTempDir"();
+    /// Makes a new temporary directory if `temporary_directory` is null.
     new_temporary_directory = "R_reInitTempDir"(die: c_int);
+    /// Reads the environment file of R's installation.
+    read_system_environment = "process_system_Renviron"();
+    read_site_environment = "process_site_Renviron"();
+    read_user_environment = "process_user_Renviron"();
     run_exit_finalizers = "R_RunExitFinalizers"();
     close_devices = "Rf_KillAllDevices"();
     embedding_library = "R_getEmbeddingDllInfo"() -> *mut c_void;
@@ -207,7 +204,6 @@ variables! {
     names_symbol_cell = "R_NamesSymbol": Sexp;
     class_symbol_cell = "R_ClassSymbol": Sexp;
     row_names_symbol_cell = "R_RowNamesSymbol": Sexp;
-    levels_symbol_cell = "R_LevelsSymbol": Sexp;
     last_value_symbol_cell = "R_LastvalueSymbol": Sexp;
     na_string_cell = "R_NaString": Sexp;
     /// R raises an interrupt at its next check if this is not 0.
@@ -266,7 +262,6 @@ constants! {
     names_symbol = names_symbol_cell;
     class_symbol = class_symbol_cell;
     row_names_symbol = row_names_symbol_cell;
-    levels_symbol = levels_symbol_cell;
     last_value_symbol = last_value_symbol_cell;
     na_string = na_string_cell;
 }

@@ -55,9 +55,20 @@ pub fn evaluate_text(code: &'static str, environment: Sexp) -> Sexp {
     }
 }
 
-/// The private environment.
-pub fn environment() -> Sexp {
-    LOADED.get()
+/// The text of the last error that R has reported, which is forgotten.
+pub fn last_error_text() -> Sexp {
+    call(c"last_error_text")
+}
+
+/// Calls a function of the private environment without arguments.
+pub fn call(name: &CStr) -> Sexp {
+    // SAFETY: the call is protected while it is evaluated.
+    unsafe {
+        let call = libr::protect(libr::call_0(function(name)));
+        let value = libr::eval(call, libr::base_environment());
+        libr::unprotect(1);
+        value
+    }
 }
 
 fn function(name: &CStr) -> Sexp {
@@ -65,7 +76,7 @@ fn function(name: &CStr) -> Sexp {
     unsafe { libr::find_in_frame(LOADED.get(), libr::install(name)) }
 }
 
-fn call_with(name: &CStr, argument: Sexp) -> Sexp {
+pub fn call_with(name: &CStr, argument: Sexp) -> Sexp {
     // SAFETY: the values are protected while others are allocated.
     unsafe {
         libr::protect(argument);
@@ -96,9 +107,7 @@ pub fn show_plots() {
         let plots = function(c"plots");
         let pages = libr::find_in_frame(plots, libr::install(c"pages"));
         if libr::length(pages) > 0 {
-            let call = libr::protect(libr::call_0(function(c"end_turn")));
-            libr::eval(call, libr::base_environment());
-            libr::unprotect(1);
+            call(c"end_turn");
         }
     }
 }

@@ -24,6 +24,7 @@ pub fn register() {
         routine(c"windlass_input", windlass_input as *const c_void, 2),
         routine(c"windlass_to_json", windlass_to_json as *const c_void, 1),
         routine(c"windlass_from_json", windlass_from_json as *const c_void, 1),
+        routine(c"windlass_second_names", windlass_second_names as *const c_void, 1),
         CallRoutine { name: std::ptr::null(), function: std::ptr::null(), arguments: 0 },
     ];
     // SAFETY: R copies the table, which ends with an empty row.
@@ -224,4 +225,22 @@ extern "C-unwind" fn windlass_from_json(text: Sexp) -> Sexp {
         Ok(value) => ok_and(true, &value),
         Err(error) => ok_and(false, &Value::String(error.to_string())),
     }
+}
+
+/// Whether code of a package has another hard link by which a session could change it.
+extern "C-unwind" fn windlass_second_names(package: Sexp) -> Sexp {
+    let package = std::path::PathBuf::from(first_text(package).unwrap_or_default());
+    let linked = ["R", "libs", "Meta"].iter().any(|part| has_second_name(&package.join(part)));
+    json::from_json(&Value::Bool(linked))
+}
+
+/// Whether a file in a directory has a second hard link and can be changed by this user.
+fn has_second_name(directory: &std::path::Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(entries) = std::fs::read_dir(directory) else { return false };
+    entries.flatten().any(|entry| {
+        let Ok(found) = entry.metadata() else { return false };
+        let linked = found.is_file() && found.nlink() > 1;
+        linked && std::fs::OpenOptions::new().append(true).open(entry.path()).is_ok()
+    })
 }

@@ -22,7 +22,6 @@ pub enum Phase {
     Closing(usize),
     /// The plots of the turn are being shown.
     Showing,
-    Over,
 }
 
 /// What R does next.
@@ -83,6 +82,9 @@ pub struct RunningTurn {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InterruptState {
     None,
+    /// Its frame was read. R itself seems to have received the SIGINT, in a wait that R interrupts on its own, and
+    /// the code has handled the interrupt.
+    Presumed,
     /// Its frame was read. Code that handles the interrupt may continue.
     Requested,
     /// No code handles it, so it ends the turn.
@@ -135,8 +137,9 @@ impl Session {
     }
 
     /// Decides what R does next. Called at R's top level only, so a turn in the phase `Evaluating` was left by a
-    /// jump. Waits for the next turn if none runs. `pending` says that R has not yet raised an interrupt.
-    pub fn step(&mut self, pending: bool) -> Step {
+    /// jump. Waits for the next turn if none runs. `pending` says that R has not yet raised an interrupt, `raised` that R
+    /// may have raised one without the worker's knowledge.
+    pub fn step(&mut self, pending: bool, raised: bool) -> Step {
         loop {
             let Some(phase) = self.turn.as_ref().map(|turn| turn.phase) else {
                 match self.next_turn() {
@@ -144,8 +147,13 @@ impl Session {
                     Err(cause) => return Step::Exit(cause),
                 }
             };
-            let unraised = self.read_frames().interrupted || pending;
+            let fresh = self.read_frames().interrupted;
             let Some(turn) = self.turn.as_mut() else { continue };
+            let presumed = fresh && raised;
+            if presumed {
+                turn.interrupt = InterruptState::Presumed;
+            }
+            let unraised = fresh && !presumed || pending;
             let next = match phase {
                 Phase::Parsing | Phase::Evaluating(_) => {
                     turn.note_jump();
@@ -157,7 +165,7 @@ impl Session {
                 }
                 Phase::Closing(index) if turn.is_stopped() || index + 1 >= turn.count => None,
                 Phase::Closing(index) => Some(index + 1),
-                Phase::Showing | Phase::Over => {
+                Phase::Showing => {
                     self.end_turn();
                     continue;
                 }
@@ -254,6 +262,7 @@ impl Session {
     pub fn read_frames(&mut self) -> FramesRead {
         self.link.look();
         let mut late = false;
+        let mut end = None;
         while let Some(message) = self.link.next() {
             match message {
                 Message::Interrupt { turn } => {
@@ -264,9 +273,15 @@ impl Session {
                     if self.waiting.back() != Some(&Message::Closed) {
                         self.waiting.push_back(Message::Closed);
                     }
+                    end = Some(ExitCause::Closed);
                     break;
                 }
-                other => self.waiting.push_back(other),
+                other => {
+                    if matches!(other, Message::Shutdown { .. }) {
+                        end = Some(ExitCause::Shutdown);
+                    }
+                    self.waiting.push_back(other);
+                }
             }
         }
         let mut interrupted = false;
@@ -277,7 +292,7 @@ impl Session {
                 turn.interrupt = InterruptState::Requested;
             }
         }
-        FramesRead { interrupted, late, closed: self.link.is_closed() }
+        FramesRead { interrupted, late, end }
     }
 
     /// The next message that belongs to the running turn.
@@ -414,8 +429,8 @@ pub struct FramesRead {
     pub interrupted: bool,
     /// There was an interrupt of another turn.
     pub late: bool,
-    /// The keeper is gone.
-    pub closed: bool,
+    /// The keeper has asked the worker to end, or is gone.
+    pub end: Option<ExitCause>,
 }
 
 impl RunningTurn {
@@ -438,7 +453,7 @@ impl RunningTurn {
     fn was_interrupted(&self) -> bool {
         match self.interrupt {
             InterruptState::Uncaught => true,
-            InterruptState::Requested => self.error.is_some(),
+            InterruptState::Presumed | InterruptState::Requested => self.error.is_some(),
             InterruptState::None => false,
         }
     }

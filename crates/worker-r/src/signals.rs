@@ -3,13 +3,22 @@
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
+
+/// Linux's number for the command that chooses the signal of `O_ASYNC`.
+const F_SETSIG: c_int = 10;
 
 /// A signal has come, so frames may be there.
 static LOOK: AtomicBool = AtomicBool::new(false);
 
 /// A SIGINT was among the signals.
 static SIGINT: AtomicBool = AtomicBool::new(false);
+
+/// The worker's handler has seen a SIGINT in this turn.
+static SIGINT_IN_TURN: AtomicBool = AtomicBool::new(false);
+
+/// Page faults of children that had ended when the current expression began.
+static CHILD_FAULTS: AtomicI64 = AtomicI64::new(0);
 
 /// This process is a forked child of the worker, and not the worker.
 static FORKED: AtomicBool = AtomicBool::new(false);
@@ -36,9 +45,49 @@ pub fn is_forked() -> bool {
 }
 
 /// Handles SIGINT. R replaces the handler while it waits in `select`, and restores it with other flags. So this is
-/// called again for every turn.
-pub fn handle_sigint() {
+/// called again for every expression.
+fn handle_sigint() {
     handle(libc::SIGINT, on_sigint, 0);
+}
+
+/// A turn begins.
+pub fn begin_turn() {
+    SIGINT.store(false, Ordering::Relaxed);
+    SIGINT_IN_TURN.store(false, Ordering::Relaxed);
+    // Frames that came with the turn's code have sent their signal already.
+    LOOK.store(true, Ordering::Relaxed);
+}
+
+/// An expression begins.
+pub fn begin_expression() {
+    handle_sigint();
+    CHILD_FAULTS.store(child_faults(), Ordering::Relaxed);
+}
+
+/// Whether R may have received the SIGINT of an interrupt whose frame was read only now. R waits in `select` with a
+/// handler of its own, and restores the worker's handler with the flag `SA_RESTART`. A child that ended means the
+/// other case: `system` ignores SIGINT while it waits for its child.
+pub fn sigint_was_taken_by_r() -> bool {
+    if SIGINT_IN_TURN.load(Ordering::Relaxed) {
+        return false;
+    }
+    // SAFETY: only reads the current action.
+    let flags = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGINT, std::ptr::null(), &raw mut action);
+        action.sa_flags
+    };
+    flags & libc::SA_RESTART != 0 && child_faults() == CHILD_FAULTS.load(Ordering::Relaxed)
+}
+
+/// Page faults of all children that have ended. Every process has some.
+fn child_faults() -> i64 {
+    // SAFETY: the structure is plain numbers.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
+        usage.ru_minflt
+    }
 }
 
 /// Handles the signals of the protocol, and makes SIGPIPE harmless for this process but not for its children.
@@ -59,6 +108,7 @@ fn handle(signal: c_int, handler: extern "C" fn(c_int), flags: c_int) {
 }
 
 extern "C" fn on_sigint(_: c_int) {
+    SIGINT_IN_TURN.store(true, Ordering::Relaxed);
     SIGINT.store(true, Ordering::Relaxed);
     LOOK.store(true, Ordering::Relaxed);
 }
@@ -68,6 +118,18 @@ extern "C" fn on_sigurg(_: c_int) {
 }
 
 extern "C" fn on_sigpipe(_: c_int) {}
+
+/// Makes the kernel send SIGURG to this process when something comes on the protocol socket. So code that never waits
+/// sees an interrupt, a shutdown and the end of the keeper at R's next check. Without it, the keeper's own signals do.
+pub fn watch(socket: RawFd) {
+    // SAFETY: no memory is passed.
+    unsafe {
+        libc::fcntl(socket, libc::F_SETOWN, libc::getpid());
+        libc::fcntl(socket, F_SETSIG, libc::SIGURG);
+        let flags = libc::fcntl(socket, libc::F_GETFL);
+        libc::fcntl(socket, libc::F_SETFL, flags | libc::O_ASYNC);
+    }
+}
 
 /// Makes forked children close the protocol socket.
 pub fn close_in_children(socket: RawFd) {

@@ -10,7 +10,7 @@ use windlass_worker_kit::{FD_VARIABLE, Link, TERMINAL_VARIABLE, capability};
 
 use crate::libr::{self, Installation, LoadError};
 use crate::session::Session;
-use crate::{console, json, library, natives, signals};
+use crate::{console, json, library, signals};
 
 /// The longest output of R's start that is kept, for each of the two streams.
 const START_OUTPUT_BYTES: u16 = 32 * 1024;
@@ -56,12 +56,13 @@ pub fn initialize(profiles: Profiles) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Runs R until the process ends. `start` is called when R's top level asks for its first line.
-pub fn run(start: console::Start) -> ! {
-    console::set_start(start);
+/// Runs R until the process ends. The stages run when R's top level asks for its first line.
+pub fn run(stages: &[console::Stage]) -> ! {
+    console::add_stages(stages);
     // SAFETY: R is initialised, and this is the main thread.
     unsafe {
         libr::set_up_main_loop();
+        console::begin_top_level();
         libr::run_main_loop();
     }
     // The top level has reached the end of its input, which the callback never gives.
@@ -73,6 +74,7 @@ pub fn run(start: console::Start) -> ! {
 pub fn attach(link: Link, socket: RawFd) {
     signals::install();
     signals::close_in_children(socket);
+    signals::watch(socket);
     let version = library::evaluate_text(
         "paste0('R ', R.version$major, '.', R.version$minor)",
         libr::base_environment(),
@@ -104,7 +106,7 @@ pub fn out_of_the_way(socket: OwnedFd) -> OwnedFd {
 }
 
 /// Sets the variables that R's start script would set, and a locale with UTF-8.
-fn set_environment(installation: &Installation) {
+pub fn set_environment(installation: &Installation) {
     // SAFETY: no other thread exists yet.
     unsafe {
         std::env::remove_var(FD_VARIABLE);
@@ -116,7 +118,7 @@ fn set_environment(installation: &Installation) {
 }
 
 /// R writes the locale's encoding, and Windlass expects UTF-8.
-pub fn set_locale() {
+fn set_locale() {
     let effective = ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()
         .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
