@@ -167,6 +167,7 @@ fn traits_of(spec: &KernelSpec, info: &Value) -> KernelTraits {
     KernelTraits {
         interrupt_mode: spec.interrupt_mode,
         is_late: implementation.contains("deno"),
+        shows_values: implementation == "irkernel",
         end_of_input: if is_python(spec, info) { PYTHON_END_OF_INPUT } else { "" },
     }
 }

@@ -57,6 +57,8 @@ pub struct KernelTraits {
     pub interrupt_mode: InterruptMode,
     /// Whether the kernel sends output of a turn after it is idle.
     pub is_late: bool,
+    /// Whether the kernel sends the values of expressions as displays.
+    pub shows_values: bool,
     /// What the kernel takes for the end of its standard input.
     pub end_of_input: &'static str,
 }
@@ -114,10 +116,10 @@ impl Adapter {
             process,
             channels,
             input: TurnInput::new(traits.end_of_input),
+            displays: Displays::new(traits.shows_values),
             traits,
             turn: None,
             last_turn: None,
-            displays: Displays::default(),
             tools,
             malformed: 0,
         })

@@ -34,7 +34,8 @@ pub async fn prepare(channels: &mut Channels, dir: &PrivateDir) -> PythonSetup {
     let Ok(listener) = UnixListener::bind(&path) else { return PythonSetup::default() };
     let code = setup_code(&path.to_string_lossy());
     let version = ("version", "__import__('ipykernel').__version__");
-    let request = silent_request(code, &[version]);
+    let streams = ("streams", "__import__('windlass_streams').take_over()");
+    let request = silent_request(code, &[version, streams]);
     let Ok(Some(reply)) = timeout(SETUP_TIME, ask(channels, request)).await else {
         return PythonSetup::default();
     };
