@@ -64,7 +64,7 @@ pub async fn launch(
     process: &mut Option<KernelProcess>,
 ) -> Result<StartedKernel, LaunchError> {
     let deadline = Instant::now() + START_TIME;
-    let mut transport = preferred_transport(spec);
+    let mut transport = preferred_transport(spec, dir.has_sockets());
     let mut attempt = 1;
     loop {
         let info = connection_info(spec, &transport, dir, attempt)?;
@@ -80,12 +80,13 @@ pub async fn launch(
 
 /// The transport that the kernel surely knows. Unix sockets in a private directory keep other users out. A
 /// kernelspec may name one in its metadata as `windlass.transport`.
-fn preferred_transport(spec: &KernelSpec) -> Transport {
+fn preferred_transport(spec: &KernelSpec, has_sockets: bool) -> Transport {
     let said = spec.metadata.get("windlass").and_then(|windlass| windlass["transport"].as_str());
     let is_known = |argument: &String| {
         ["ipykernel", "ipykernel_launcher", "bash_kernel"].contains(&argument.as_str())
     };
     match said {
+        _ if !has_sockets => Transport::TCP,
         Some("ipc") => Transport::IPC,
         Some(_) => Transport::TCP,
         None if spec.argv.iter().any(is_known) => Transport::IPC,
