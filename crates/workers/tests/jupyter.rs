@@ -522,7 +522,7 @@ fn an_r_kernel_runs_turns() {
     let (frames, _) = keeper.run("plot(1:3)");
     let display = frames.iter().find(|frame| frame.header["kind"] == "display").unwrap();
     assert!(display.header["mime"] == "image/png" && display.body.starts_with(b"\x89PNG"));
-    keeper.begin("readline('name? ')");
+    keeper.begin("name <- readline('name? '); name");
     keeper.wait_for("stdin_wait");
     let turn = keeper.turn;
     keeper.send(&json!({"kind": "turn_input", "turn": turn}), b"ada\n");
