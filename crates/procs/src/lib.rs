@@ -7,6 +7,7 @@
 //! - [`twin`] forks keepers for twins and finds the processes of one session of a family.
 //! - [`memory`] and [`pages`] reduce the pages that a forked process has to copy.
 //! - [`sched_slice`] sets scheduler slices.
+//! - [`signal`] sets what SIGINT does.
 //! - [`inherited`] takes ownership of descriptors that a parent process passed on.
 //! - [`process_file`] and [`fd_tables`] read facts about processes and threads.
 //!
@@ -23,6 +24,7 @@ pub mod nursery;
 pub mod pages;
 pub mod process_file;
 pub mod sched_slice;
+pub mod signal;
 pub mod twin;
 
 mod guard;

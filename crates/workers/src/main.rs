@@ -1,25 +1,35 @@
-//! The program of the workers that are written in Rust. The first argument selects the worker.
+//! The program of the workers that are written in Rust. The first argument selects the worker. Under the name
+//! `windlass-tool`, the program calls a host tool from a shell session.
 
 mod jupyter;
 mod shell;
+mod tool;
 mod tool_socket;
 
+use std::ffi::OsStr;
+use std::path::Path;
 use std::process::ExitCode;
 
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args_os().skip(1);
+    let mut arguments = std::env::args_os();
+    let program = arguments.next().unwrap_or_default();
+    if Path::new(&program).file_name() == Some(OsStr::new("windlass-tool")) {
+        return tool::run(arguments);
+    }
     let kind = arguments.next().unwrap_or_default();
     match kind.to_str() {
         Some("shell") => shell::run(),
+        Some(shell::START_BASH) => shell::start_bash(arguments),
         Some("jupyter") => jupyter::run(arguments),
+        Some("tool") => tool::run(arguments),
         Some(kind @ "r") => {
             eprintln!("windlass-worker: {kind}: not built yet");
             ExitCode::from(USAGE)
         }
         _ => {
-            eprintln!("usage: windlass-worker shell | r | jupyter");
+            eprintln!("usage: windlass-worker shell | r | jupyter | tool");
             ExitCode::from(USAGE)
         }
     }

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::private_dir::PrivateDir;
-use super::wire::{Arrival, Channels, silent_request};
+use super::wire::{Channels, KernelArrival, silent_request};
 use crate::tool_socket::{ToolEvent, serve};
 
 const STREAMS: &str = include_str!("streams.py");
@@ -73,11 +73,13 @@ async fn ask(channels: &mut Channels, request: jupyter_protocol::ExecuteRequest)
     let (mut reply, mut is_idle) = (None, false);
     while reply.is_none() || !is_idle {
         match channels.next().await {
-            Arrival::Shell(message) if message.parent == SETUP_ID => reply = Some(message.content),
-            Arrival::IoPub(message) if message.parent == SETUP_ID => {
+            KernelArrival::Shell(message) if message.parent == SETUP_ID => {
+                reply = Some(message.content)
+            }
+            KernelArrival::IoPub(message) if message.parent == SETUP_ID => {
                 is_idle |= message.text("execution_state") == "idle";
             }
-            Arrival::Broken(_) => return None,
+            KernelArrival::Broken(_) => return None,
             _ => {}
         }
     }
