@@ -32,11 +32,11 @@ use windlass_worker_kit::{Link, Message, capability};
 
 use adapter::{Adapter, KernelTraits, WorkerEnd};
 use kernel::KernelProcess;
-use launch::{LaunchError, StartedKernel};
+use launch::{KernelStartError, StartedKernel};
 use link_socket::LinkWatch;
 use private_dir::PrivateDir;
 use python_setup::PythonSetup;
-use tool_calls::ToolCalls;
+use tool_calls::KernelToolCalls;
 
 const USAGE: &str =
     "usage: windlass-worker jupyter (--spec KERNELSPEC_DIRECTORY | --kernel-json FILE)";
@@ -119,7 +119,7 @@ async fn serve_session(
         capabilities.push(capability::TOOLS);
     }
     let name = name_of(&kernel.info, setup.version.as_deref());
-    let tools = ToolCalls::new(setup.tools);
+    let tools = KernelToolCalls::new(setup.tools);
     let mut adapter = Adapter::new(link, process, kernel.channels, traits, tools)?;
     let end = adapter.run(&name, &capabilities, sigint).await;
     adapter.finish(&end).await;
@@ -134,7 +134,7 @@ async fn start(
     spec: &KernelSpec,
     dir: &PrivateDir,
     process: &mut Option<KernelProcess>,
-) -> Result<(StartedKernel, PythonSetup), LaunchError> {
+) -> Result<(StartedKernel, PythonSetup), KernelStartError> {
     let mut kernel = launch::launch(spec, dir, process).await?;
     let setup = if is_python(spec, &kernel.info) {
         python_setup::prepare(&mut kernel.channels, dir).await
@@ -167,6 +167,7 @@ fn traits_of(spec: &KernelSpec, info: &Value) -> KernelTraits {
     KernelTraits {
         interrupt_mode: spec.interrupt_mode,
         is_late: implementation.contains("deno"),
+        shows_values: implementation == "irkernel",
         end_of_input: if is_python(spec, info) { PYTHON_END_OF_INPUT } else { "" },
     }
 }

@@ -24,7 +24,7 @@ const EVENTS_MAX: usize = 64;
 /// What the code does with its tools.
 #[derive(Debug)]
 pub enum ToolEvent {
-    Call(ToolRequest),
+    Call(ToolSocketCall),
     /// The code does not wait for this call any longer.
     GivenUp {
         request: u64,
@@ -33,7 +33,7 @@ pub enum ToolEvent {
 
 /// A call of the code.
 #[derive(Debug)]
-pub struct ToolRequest {
+pub struct ToolSocketCall {
     /// The number of the request on this socket.
     pub request: u64,
     pub name: String,
@@ -99,7 +99,7 @@ async fn serve_call(mut connection: UnixStream, request: u64, events: mpsc::Send
         Err(refused) => refused,
         Ok((name, arguments, deadline_ms)) => {
             let (answer, mut answered) = oneshot::channel();
-            let call = ToolRequest { request, name, arguments, deadline_ms, answer };
+            let call = ToolSocketCall { request, name, arguments, deadline_ms, answer };
             if events.send(ToolEvent::Call(call)).await.is_err() {
                 return;
             }
@@ -136,7 +136,7 @@ type ParsedCall = (String, Vec<u8>, Option<u64>);
 
 fn parsed(line: &[u8]) -> Result<ParsedCall, Vec<u8>> {
     #[derive(Deserialize)]
-    struct Request<'a> {
+    struct SocketRequest<'a> {
         name: String,
         #[serde(borrow)]
         arguments: &'a RawValue,
@@ -144,7 +144,8 @@ fn parsed(line: &[u8]) -> Result<ParsedCall, Vec<u8>> {
         deadline_ms: Option<u64>,
     }
     let bad = |cause: String| refusal("bad_request", &format!("the call is malformed: {cause}"));
-    let call: Request<'_> = serde_json::from_slice(line).map_err(|error| bad(error.to_string()))?;
+    let call: SocketRequest<'_> =
+        serde_json::from_slice(line).map_err(|error| bad(error.to_string()))?;
     let arguments = call.arguments.get();
     if !arguments.starts_with('{') {
         return Err(bad("the arguments are not an object".to_owned()));

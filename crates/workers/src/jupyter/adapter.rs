@@ -16,13 +16,13 @@ use windlass_protocol::worker::{FromWorker, WorkerOutcome};
 use windlass_worker_kit::{Link, Message};
 
 use super::displays::Displays;
-use super::input::{InputAnswer, TurnInput};
+use super::input::{InputAnswer, UnreadInput};
 use super::kernel::KernelProcess;
 use super::link_socket::LinkWatch;
 use super::outbox::Outbox;
-use super::tool_calls::ToolCalls;
-use super::turn::{RunningTurn, TurnEvent, TurnStep};
-use super::wire::{Arrival, Channels, KernelMessage};
+use super::tool_calls::KernelToolCalls;
+use super::turn::{KernelTurn, TurnEvent, TurnStep};
+use super::wire::{Channels, KernelArrival, KernelMessage};
 
 /// Bytes of frames that wait for the keeper from which on the kernel is stopped. A kernel drops output that
 /// nobody reads, so the worker always reads, and stops the kernel instead.
@@ -57,6 +57,8 @@ pub struct KernelTraits {
     pub interrupt_mode: InterruptMode,
     /// Whether the kernel sends output of a turn after it is idle.
     pub is_late: bool,
+    /// Whether the kernel sends the values of expressions as displays.
+    pub shows_values: bool,
     /// What the kernel takes for the end of its standard input.
     pub end_of_input: &'static str,
 }
@@ -76,7 +78,7 @@ pub enum WorkerEnd {
 
 /// Which turn a message of the kernel belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Owner {
+enum MessageOwner {
     Running(TurnNo),
     Earlier(TurnNo),
     Nobody,
@@ -90,12 +92,12 @@ pub struct Adapter {
     process: KernelProcess,
     channels: Channels,
     traits: KernelTraits,
-    turn: Option<RunningTurn>,
+    turn: Option<KernelTurn>,
     /// The latest turn that has ended.
     last_turn: Option<TurnNo>,
-    input: TurnInput,
+    input: UnreadInput,
     displays: Displays,
-    tools: ToolCalls,
+    tools: KernelToolCalls,
     malformed: u64,
 }
 
@@ -105,7 +107,7 @@ impl Adapter {
         process: KernelProcess,
         channels: Channels,
         traits: KernelTraits,
-        tools: ToolCalls,
+        tools: KernelToolCalls,
     ) -> io::Result<Self> {
         Ok(Self {
             link_watch: LinkWatch::new(&link)?,
@@ -113,11 +115,11 @@ impl Adapter {
             link,
             process,
             channels,
-            input: TurnInput::new(traits.end_of_input),
+            input: UnreadInput::new(traits.end_of_input),
+            displays: Displays::new(traits.shows_values),
             traits,
             turn: None,
             last_turn: None,
-            displays: Displays::default(),
             tools,
             malformed: 0,
         })
@@ -136,7 +138,7 @@ impl Adapter {
             if let Some(end) = self.advance().await {
                 return end;
             }
-            let wakes_at = self.turn.as_ref().and_then(RunningTurn::wakes_at);
+            let wakes_at = self.turn.as_ref().and_then(KernelTurn::wakes_at);
             let wake = async {
                 match wakes_at {
                     Some(time) => sleep_until(time).await,
@@ -202,7 +204,7 @@ impl Adapter {
 
     fn limit_flow(&mut self) {
         let waiting = self.outbox.waiting_bytes();
-        let interrupted = self.turn.as_ref().is_some_and(RunningTurn::is_interrupted);
+        let interrupted = self.turn.as_ref().is_some_and(KernelTurn::is_interrupted);
         let limit = if interrupted { INTERRUPTED_STOP_BYTES } else { STOP_BYTES };
         let resumes = waiting < CONTINUE_BYTES || (interrupted && waiting < limit);
         let stopped = if self.process.is_stopped() { !resumes } else { waiting >= limit };
@@ -287,7 +289,7 @@ impl Adapter {
             self.outbox.plain(FromWorker::Idle { turn, outcome, error: None });
             return None;
         }
-        self.turn = Some(RunningTurn::new(turn));
+        self.turn = Some(KernelTurn::new(turn));
         let request = ExecuteRequest {
             code: String::from_utf8_lossy(code).into_owned(),
             allow_stdin: true,
@@ -297,19 +299,19 @@ impl Adapter {
         sent.err().map(|error| WorkerEnd::KernelBroken(error.to_string()))
     }
 
-    async fn take_arrival(&mut self, arrival: Arrival) -> Option<WorkerEnd> {
+    async fn take_arrival(&mut self, arrival: KernelArrival) -> Option<WorkerEnd> {
         match arrival {
-            Arrival::IoPub(message) => self.take_output(&message),
-            Arrival::Shell(message) => self.take_reply(&message),
-            Arrival::Stdin(message) => return self.take_input_request(message).await,
-            Arrival::Control => {}
-            Arrival::Malformed(cause) => {
+            KernelArrival::IoPub(message) => self.take_output(&message),
+            KernelArrival::Shell(message) => self.take_reply(&message),
+            KernelArrival::Stdin(message) => return self.take_input_request(message).await,
+            KernelArrival::Control => {}
+            KernelArrival::Malformed(cause) => {
                 self.malformed += 1;
                 if self.malformed == 1 {
                     eprintln!("windlass-worker: a message of the kernel was dropped: {cause}");
                 }
             }
-            Arrival::Broken(cause) => {
+            KernelArrival::Broken(cause) => {
                 // The channel of a kernel that ends closes just before its process ends.
                 let ended = timeout(CLOSED_CHANNEL_TIME, self.process.ended()).await;
                 self.pass_last_output().await;
@@ -328,17 +330,17 @@ impl Adapter {
             "execute_input" if self.is_about_turn(message) => self.apply(TurnEvent::Executing),
             "clear_output" => self.displays.clear(),
             _ => match self.owner(&message.parent) {
-                Owner::Running(turn) => {
+                MessageOwner::Running(turn) => {
                     let error = self.displays.show(turn, message, &mut self.outbox);
                     if let Some(error) = error {
                         self.apply(error);
                     }
                 }
-                Owner::Earlier(turn) => {
+                MessageOwner::Earlier(turn) => {
                     self.traits.is_late |= message.kind == "execute_result";
                     self.displays.show_late(turn, message, &mut self.outbox);
                 }
-                Owner::Nobody => {}
+                MessageOwner::Nobody => {}
             },
         }
     }
@@ -370,10 +372,10 @@ impl Adapter {
 
     async fn take_input_request(&mut self, message: KernelMessage) -> Option<WorkerEnd> {
         // What was printed before the request is already on the output channel.
-        while let Some(Arrival::IoPub(output)) = self.channels.next_output_at_hand().await {
+        while let Some(KernelArrival::IoPub(output)) = self.channels.next_output_at_hand().await {
             self.take_output(&output);
         }
-        let Owner::Running(turn) = self.owner(&message.parent) else { return None };
+        let MessageOwner::Running(turn) = self.owner(&message.parent) else { return None };
         if message.kind != "input_request" {
             return None;
         }
@@ -412,14 +414,14 @@ impl Adapter {
     }
 
     /// A message with another parent than a turn belongs to the running turn, or else to the latest one.
-    fn owner(&self, parent: &str) -> Owner {
+    fn owner(&self, parent: &str) -> MessageOwner {
         let running = self.turn.as_ref().map(|turn| turn.number);
         match (numbered(parent, TURN_ID), running) {
-            (Some(turn), Some(number)) if turn == number => Owner::Running(turn),
-            (Some(turn), _) if Some(turn) <= self.last_turn => Owner::Earlier(turn),
-            (Some(_), _) => Owner::Nobody,
-            (None, Some(turn)) => Owner::Running(turn),
-            (None, None) => self.last_turn.map_or(Owner::Nobody, Owner::Earlier),
+            (Some(turn), Some(number)) if turn == number => MessageOwner::Running(turn),
+            (Some(turn), _) if Some(turn) <= self.last_turn => MessageOwner::Earlier(turn),
+            (Some(_), _) => MessageOwner::Nobody,
+            (None, Some(turn)) => MessageOwner::Running(turn),
+            (None, None) => self.last_turn.map_or(MessageOwner::Nobody, MessageOwner::Earlier),
         }
     }
 
@@ -428,8 +430,8 @@ impl Adapter {
         let _ = timeout(LAST_OUTPUT_TIME, async {
             while let Some(arrival) = self.channels.next_output_to_end().await {
                 match arrival {
-                    Arrival::IoPub(message) => self.take_output(&message),
-                    Arrival::Broken(_) => return,
+                    KernelArrival::IoPub(message) => self.take_output(&message),
+                    KernelArrival::Broken(_) => return,
                     _ => {}
                 }
             }

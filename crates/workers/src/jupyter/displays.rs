@@ -5,7 +5,7 @@ use windlass_protocol::worker::FromWorker;
 use windlass_protocol::{Stream, TurnNo};
 use windlass_worker_kit::outgoing;
 
-use super::media::{PLAIN, plain_text, richest, without_ansi};
+use super::media::{HTML, PLAIN, plain_text, richest, without_ansi};
 use super::outbox::Outbox;
 use super::turn::{ReplyStatus, TurnEvent};
 use super::wire::KernelMessage;
@@ -22,11 +22,17 @@ pub struct Displays {
     of_turn: Vec<String>,
     /// The display of the turn that comes next. Lower than the number of names after a `clear_output`.
     next: usize,
+    /// Whether the kernel sends the values of expressions as displays.
+    shows_values: bool,
     /// The traceback of the turn's reply, for kernels that do not publish it.
     reply_traceback: String,
 }
 
 impl Displays {
+    pub fn new(shows_values: bool) -> Self {
+        Self { shows_values, ..Self::default() }
+    }
+
     pub fn begin_turn(&mut self) {
         self.of_turn.clear();
         self.next = 0;
@@ -51,12 +57,10 @@ impl Displays {
                 outbox.output(turn, stream_of(message), false, message.text("text").as_bytes());
             }
             "execute_result" => {
-                if let Some(text) = plain_text(bundle) {
-                    outbox.output(turn, Stream::Result, false, with_line_end(text).as_bytes());
-                }
-                if let Some((mime, body)) = richest(bundle) {
-                    send_display(turn, mime, None, false, &body, outbox);
-                }
+                show_value(turn, bundle, outbox);
+            }
+            "display_data" if self.shows_values && is_text_value(message) => {
+                show_value(turn, bundle, outbox);
             }
             "display_data" => self.show_display(turn, message, false, outbox),
             "update_display_data" => self.show_display(turn, message, true, outbox),
@@ -77,7 +81,8 @@ impl Displays {
         let (stream, text) = match message.kind.as_str() {
             "stream" => (stream_of(message), message.text("text").to_owned()),
             "execute_result" => {
-                (Stream::Result, plain_text(bundle).map(with_line_end).unwrap_or_default())
+                let text = plain_text(bundle).map(|text| with_line_end(without_ansi(&text)));
+                (Stream::Result, text.unwrap_or_default())
             }
             "display_data" | "update_display_data" => {
                 (Stream::Stdout, plain_text(bundle).map(with_line_end).unwrap_or_default())
@@ -161,6 +166,29 @@ impl Displays {
         }
         (name, false)
     }
+}
+
+/// Shows the value of an expression: as text, and in its rich form if it has one.
+fn show_value(turn: TurnNo, bundle: &Value, outbox: &mut Outbox) {
+    let text = plain_text(bundle).map(|text| without_ansi(&text));
+    if let Some(text) = &text {
+        outbox.output(turn, Stream::Result, false, with_line_end(text.clone()).as_bytes());
+    }
+    if let Some((mime, body)) = richest(bundle)
+        // HTML without any tag only repeats the text.
+        && (text.is_none() || mime != HTML || body.contains(&b'<'))
+    {
+        send_display(turn, mime, None, false, &body, outbox);
+    }
+}
+
+/// Whether a display is a value that was printed: it has a text, and no picture.
+fn is_text_value(message: &KernelMessage) -> bool {
+    let bundle = &message.content["data"];
+    let is_picture = richest(bundle).is_some_and(|(mime, _)| mime.starts_with("image/"));
+    plain_text(bundle).is_some()
+        && !is_picture
+        && message.content["transient"]["display_id"].is_null()
 }
 
 fn send_display(

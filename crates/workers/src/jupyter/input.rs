@@ -14,7 +14,7 @@ pub struct InputAnswer {
 
 /// Input of the running turn that the code has not read.
 #[derive(Debug)]
-pub struct TurnInput {
+pub struct UnreadInput {
     end_of_input: &'static str,
     /// The header of the request that waits for an answer.
     request: Option<Value>,
@@ -22,7 +22,7 @@ pub struct TurnInput {
     has_ended: bool,
 }
 
-impl TurnInput {
+impl UnreadInput {
     pub fn new(end_of_input: &'static str) -> Self {
         Self { end_of_input, request: None, unread: Vec::new(), has_ended: false }
     }
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_kernel_gets_one_line_a_request() {
-        let mut input = TurnInput::new("\u{4}");
+        let mut input = UnreadInput::new("\u{4}");
         assert_eq!(input.take(b"early", false), None);
         assert_eq!(input.ask(json!(1)), None);
         let answer = input.take(b"a\n\nb", true).unwrap();

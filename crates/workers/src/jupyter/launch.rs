@@ -16,7 +16,7 @@ use windlass_kernelspecs::KernelSpec;
 
 use super::kernel::KernelProcess;
 use super::private_dir::{PrivateDir, random_hex};
-use super::wire::{Arrival, Channels, KernelMessage};
+use super::wire::{Channels, KernelArrival, KernelMessage};
 
 /// How long a kernel may take to answer. The keeper waits 30 s for the worker.
 const START_TIME: Duration = Duration::from_secs(28);
@@ -37,7 +37,7 @@ const CHANNELS: usize = 5;
 
 /// Why a kernel did not start.
 #[derive(Debug, thiserror::Error)]
-pub enum LaunchError {
+pub enum KernelStartError {
     #[error("the kernel cannot be started: {0}")]
     Process(#[from] io::Error),
     #[error("the kernel ended before it answered ({0})")]
@@ -62,14 +62,14 @@ pub async fn launch(
     spec: &KernelSpec,
     dir: &PrivateDir,
     process: &mut Option<KernelProcess>,
-) -> Result<StartedKernel, LaunchError> {
+) -> Result<StartedKernel, KernelStartError> {
     let deadline = Instant::now() + START_TIME;
-    let mut transport = preferred_transport(spec);
+    let mut transport = preferred_transport(spec, dir.has_sockets());
     let mut attempt = 1;
     loop {
         let info = connection_info(spec, &transport, dir, attempt)?;
         match start_once(spec, dir, &info, attempt, deadline, process).await {
-            Err(LaunchError::Ended(_)) if attempt < ATTEMPTS => {
+            Err(KernelStartError::Ended(_)) if attempt < ATTEMPTS => {
                 transport = Transport::TCP;
                 attempt += 1;
             }
@@ -80,12 +80,13 @@ pub async fn launch(
 
 /// The transport that the kernel surely knows. Unix sockets in a private directory keep other users out. A
 /// kernelspec may name one in its metadata as `windlass.transport`.
-fn preferred_transport(spec: &KernelSpec) -> Transport {
+fn preferred_transport(spec: &KernelSpec, has_sockets: bool) -> Transport {
     let said = spec.metadata.get("windlass").and_then(|windlass| windlass["transport"].as_str());
     let is_known = |argument: &String| {
         ["ipykernel", "ipykernel_launcher", "bash_kernel"].contains(&argument.as_str())
     };
     match said {
+        _ if !has_sockets => Transport::TCP,
         Some("ipc") => Transport::IPC,
         Some(_) => Transport::TCP,
         None if spec.argv.iter().any(is_known) => Transport::IPC,
@@ -140,7 +141,7 @@ async fn start_once(
     attempt: usize,
     deadline: Instant,
     place: &mut Option<KernelProcess>,
-) -> Result<StartedKernel, LaunchError> {
+) -> Result<StartedKernel, KernelStartError> {
     let text = serde_json::to_vec(info).map_err(io::Error::from)?;
     let file = dir.write_new(&format!("connection-{attempt}.json"), &text)?;
     let process = place.insert(KernelProcess::start(spec, &file)?);
@@ -154,8 +155,8 @@ async fn start_once(
         Ok(StartedKernel { channels, info })
     };
     select! {
-        result = timeout_at(deadline, answered) => result.unwrap_or(Err(LaunchError::Silent)),
-        status = process.ended() => Err(LaunchError::Ended(status)),
+        result = timeout_at(deadline, answered) => result.unwrap_or(Err(KernelStartError::Silent)),
+        status = process.ended() => Err(KernelStartError::Ended(status)),
     }
 }
 
@@ -185,7 +186,7 @@ fn has_listener(table: &str, port: u16) -> bool {
 }
 
 /// Waits until the kernel has answered a request and its output reaches the worker.
-async fn handshake(channels: &mut Channels) -> Result<Value, LaunchError> {
+async fn handshake(channels: &mut Channels) -> Result<Value, KernelStartError> {
     let mut info = None;
     let mut has_output = false;
     for round in 0.. {
@@ -198,13 +199,13 @@ async fn handshake(channels: &mut Channels) -> Result<Value, LaunchError> {
                 () = &mut ask_again => break,
             };
             match arrival {
-                Arrival::Shell(KernelMessage { kind, content, .. })
+                KernelArrival::Shell(KernelMessage { kind, content, .. })
                     if kind == "kernel_info_reply" =>
                 {
                     info = Some(content);
                 }
-                Arrival::IoPub(_) => has_output = true,
-                Arrival::Broken(cause) => return Err(LaunchError::Broken(cause)),
+                KernelArrival::IoPub(_) => has_output = true,
+                KernelArrival::Broken(cause) => return Err(KernelStartError::Broken(cause)),
                 _ => {}
             }
             if has_output && let Some(info) = info.take() {
@@ -212,7 +213,7 @@ async fn handshake(channels: &mut Channels) -> Result<Value, LaunchError> {
             }
         }
     }
-    Err(LaunchError::Silent)
+    Err(KernelStartError::Silent)
 }
 
 #[cfg(test)]

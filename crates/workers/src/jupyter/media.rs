@@ -6,13 +6,14 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::Value;
 
 pub const PLAIN: &str = "text/plain";
+pub const HTML: &str = "text/html";
 
 /// The forms of a display, the richest first. Other forms come after these, and plain text is the last.
 const PREFERRED: [&str; 7] = [
     "image/png",
     "image/jpeg",
     "image/svg+xml",
-    "text/html",
+    HTML,
     "text/markdown",
     "text/latex",
     "application/json",

@@ -4,6 +4,7 @@ use std::env;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -12,22 +13,47 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// directory are short.
 const PATH_BYTES_MAX: usize = 90;
 
+/// Directories besides TMPDIR in which a session may be able to make sockets: the private directories of a
+/// confined session.
+const OTHERS: [&str; 4] = ["/tmp", "/run", "/var/tmp", "/dev/shm"];
+
 /// The directory of one kernel.
 #[derive(Debug)]
 pub struct PrivateDir {
     path: PathBuf,
+    has_sockets: bool,
 }
 
 impl PrivateDir {
-    /// Makes the directory in TMPDIR, or in `/tmp` if the path of TMPDIR is too long for a socket.
+    /// Makes the directory in TMPDIR, or in another directory for temporary files if this session cannot make a
+    /// unix socket there.
     pub fn create() -> io::Result<Self> {
         let name = format!("windlass-jupyter-{}", random_hex(8)?);
-        let mut path = env::temp_dir().join(&name);
-        if path.as_os_str().len() > PATH_BYTES_MAX {
-            path = Path::new("/tmp").join(&name);
+        let mut without_sockets = Err(io::ErrorKind::NotFound.into());
+        let parents = std::iter::once(env::temp_dir()).chain(OTHERS.map(PathBuf::from));
+        for path in parents.map(|parent| parent.join(&name)) {
+            let made = DirBuilder::new().mode(0o700).create(&path);
+            if made.is_ok() && can_make_sockets(&path) {
+                if let Ok(other) = without_sockets {
+                    Self::remove(&other);
+                }
+                return Ok(Self { path, has_sockets: true });
+            }
+            without_sockets = match (without_sockets, made) {
+                (Err(_), made) => made.map(|()| Self { path, has_sockets: false }),
+                (kept, Ok(())) => {
+                    let _ = fs::remove_dir(&path);
+                    kept
+                }
+                (kept, Err(_)) => kept,
+            };
         }
-        DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self { path })
+        without_sockets
+    }
+
+    /// Whether unix sockets can be made in the directory.
+    pub fn has_sockets(&self) -> bool {
+        self.has_sockets
     }
 
     pub fn join(&self, name: &str) -> PathBuf {
@@ -46,6 +72,13 @@ impl PrivateDir {
     pub fn remove(&self) {
         let _ = fs::remove_dir_all(&self.path);
     }
+}
+
+fn can_make_sockets(directory: &Path) -> bool {
+    let path = directory.join("try");
+    let made = directory.as_os_str().len() <= PATH_BYTES_MAX && UnixListener::bind(&path).is_ok();
+    let _ = fs::remove_file(&path);
+    made
 }
 
 /// Random bytes as hexadecimal text.

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::private_dir::PrivateDir;
-use super::wire::{Arrival, Channels, silent_request};
+use super::wire::{Channels, KernelArrival, silent_request};
 use crate::tool_socket::{ToolEvent, serve};
 
 const STREAMS: &str = include_str!("streams.py");
@@ -34,7 +34,8 @@ pub async fn prepare(channels: &mut Channels, dir: &PrivateDir) -> PythonSetup {
     let Ok(listener) = UnixListener::bind(&path) else { return PythonSetup::default() };
     let code = setup_code(&path.to_string_lossy());
     let version = ("version", "__import__('ipykernel').__version__");
-    let request = silent_request(code, &[version]);
+    let streams = ("streams", "__import__('windlass_streams').take_over()");
+    let request = silent_request(code, &[version, streams]);
     let Ok(Some(reply)) = timeout(SETUP_TIME, ask(channels, request)).await else {
         return PythonSetup::default();
     };
@@ -72,11 +73,13 @@ async fn ask(channels: &mut Channels, request: jupyter_protocol::ExecuteRequest)
     let (mut reply, mut is_idle) = (None, false);
     while reply.is_none() || !is_idle {
         match channels.next().await {
-            Arrival::Shell(message) if message.parent == SETUP_ID => reply = Some(message.content),
-            Arrival::IoPub(message) if message.parent == SETUP_ID => {
+            KernelArrival::Shell(message) if message.parent == SETUP_ID => {
+                reply = Some(message.content)
+            }
+            KernelArrival::IoPub(message) if message.parent == SETUP_ID => {
                 is_idle |= message.text("execution_state") == "idle";
             }
-            Arrival::Broken(_) => return None,
+            KernelArrival::Broken(_) => return None,
             _ => {}
         }
     }

@@ -21,9 +21,9 @@ def _take_over(stream):
     os.write(stream._original_stdstream_fd, b"\0")  # wakes ipykernel's thread, which then ends
     stream.watch_fd_thread.join()
 
+    plain = type(stream)
     pipe, process = stream._fid, os.getpid()
     os.set_blocking(pipe, False)
-    write, flush = stream.write, stream.flush
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     lock = threading.RLock()
 
@@ -36,15 +36,19 @@ def _take_over(stream):
                     data = os.read(pipe, _READ_BYTES_MAX)
                 except BlockingIOError:
                     return
-                write(decoder.decode(data))
+                plain.write(stream, decoder.decode(data))
 
-    def ordered_write(text):
-        drain()
-        return write(text)
+    # IPython sets an attribute `write` of the stream in each cell and restores it afterwards.
+    vars(stream).pop("write", None)
 
-    def ordered_flush():
-        drain()
-        flush()
+    class OrderedStream(plain):
+        def write(self, text):
+            drain()
+            return plain.write(self, text)
+
+        def flush(self):
+            drain()
+            plain.flush(self)
 
     def watch():
         poll = select.poll()
@@ -53,9 +57,31 @@ def _take_over(stream):
             poll.poll()
             drain()
 
-    stream.write, stream.flush = ordered_write, ordered_flush
+    stream.__class__ = OrderedStream
     threading.Thread(target=watch, name="windlass-output", daemon=True).start()
 
 
-for _stream in (sys.stdout, sys.stderr):
-    _take_over(_stream)
+def _follow_threads(streams):
+    """What a thread prints belongs to the turn that started the thread."""
+    start = threading.Thread.start
+
+    def start_in_turn(thread):
+        headers, run = [stream.parent_header for stream in streams], thread.run
+
+        def run_in_turn():
+            for stream, header in zip(streams, headers):
+                stream._parent_header.set(header)
+            run()
+
+        thread.run = run_in_turn
+        start(thread)
+
+    threading.Thread.start = start_in_turn
+
+
+def take_over():
+    """Run this outside of a cell, because IPython restores the streams' `write` at its end."""
+    streams = [stream for stream in (sys.stdout, sys.stderr) if hasattr(stream, "_parent_header")]
+    for stream in streams:
+        _take_over(stream)
+    _follow_threads(streams)

@@ -12,7 +12,7 @@ use crate::tool_socket::{ToolEvent, failure, refusal, success};
 
 /// A call that waits for its result.
 #[derive(Debug)]
-struct OpenCall {
+struct WaitingToolCall {
     /// Its number on the tool socket.
     request: u64,
     answer: oneshot::Sender<Vec<u8>>,
@@ -20,14 +20,14 @@ struct OpenCall {
 
 /// Calls between the tool socket and the keeper.
 #[derive(Debug, Default)]
-pub struct ToolCalls {
+pub struct KernelToolCalls {
     /// Absent if the kernel has no tools.
     events: Option<mpsc::Receiver<ToolEvent>>,
     made: u64,
-    open: HashMap<CallNo, OpenCall>,
+    open: HashMap<CallNo, WaitingToolCall>,
 }
 
-impl ToolCalls {
+impl KernelToolCalls {
     pub fn new(events: Option<mpsc::Receiver<ToolEvent>>) -> Self {
         Self { events, ..Self::default() }
     }
@@ -61,7 +61,7 @@ impl ToolCalls {
                 };
                 match outbox.with_body(&call.arguments, header) {
                     Ok(()) => {
-                        let open = OpenCall { request: call.request, answer: call.answer };
+                        let open = WaitingToolCall { request: call.request, answer: call.answer };
                         self.open.insert(number, open);
                     }
                     Err(refused) => {

@@ -73,7 +73,7 @@ enum ProbeState {
 
 /// The turn that the kernel runs.
 #[derive(Debug)]
-pub struct RunningTurn {
+pub struct KernelTurn {
     pub number: TurnNo,
     progress: Progress,
     idle: bool,
@@ -85,7 +85,7 @@ pub struct RunningTurn {
     half_ended: Option<Instant>,
 }
 
-impl RunningTurn {
+impl KernelTurn {
     pub fn new(number: TurnNo) -> Self {
         Self {
             number,
@@ -141,7 +141,7 @@ impl RunningTurn {
         }
     }
 
-    /// When [`RunningTurn::step`] has something to do if no message comes.
+    /// When [`KernelTurn::step`] has something to do if no message comes.
     pub fn wakes_at(&self) -> Option<Instant> {
         let interrupt = match self.interrupt {
             InterruptState::Asked { since } => Some(since + BEGIN_TIME),
@@ -209,7 +209,7 @@ mod tests {
     /// the outcome if the turn ended.
     fn check(always_probe: bool, script: &str) -> String {
         let mut now = Instant::now();
-        let mut turn = RunningTurn::new(TurnNo(1));
+        let mut turn = KernelTurn::new(TurnNo(1));
         let mut steps = Vec::new();
         for word in script.split_whitespace() {
             let error = || ("E".to_owned(), "m".to_owned());

@@ -37,7 +37,7 @@ impl KernelMessage {
 
 /// What the channels delivered.
 #[derive(Debug)]
-pub enum Arrival {
+pub enum KernelArrival {
     Shell(KernelMessage),
     IoPub(KernelMessage),
     Stdin(KernelMessage),
@@ -77,34 +77,34 @@ impl Channels {
     }
 
     /// The next message of any channel. Cancelling loses nothing.
-    pub async fn next(&mut self) -> Arrival {
+    pub async fn next(&mut self) -> KernelArrival {
         select! {
-            got = self.iopub.socket.recv() => arrival(got, &self.iopub, Arrival::IoPub),
-            got = self.shell.socket.recv() => arrival(got, &self.shell, Arrival::Shell),
-            got = self.stdin.socket.recv() => arrival(got, &self.stdin, Arrival::Stdin),
-            got = self.control.socket.recv() => arrival(got, &self.control, |_| Arrival::Control),
+            got = self.iopub.socket.recv() => arrival(got, &self.iopub, KernelArrival::IoPub),
+            got = self.shell.socket.recv() => arrival(got, &self.shell, KernelArrival::Shell),
+            got = self.stdin.socket.recv() => arrival(got, &self.stdin, KernelArrival::Stdin),
+            got = self.control.socket.recv() => arrival(got, &self.control, |_| KernelArrival::Control),
             () = closed(&mut self.shell_monitor) => {
-                Arrival::Broken("the kernel closed its shell channel".to_owned())
+                KernelArrival::Broken("the kernel closed its shell channel".to_owned())
             }
         }
     }
 
     /// The next message on the output channel that has already come. `None` if there is none.
-    pub async fn next_output_at_hand(&mut self) -> Option<Arrival> {
+    pub async fn next_output_at_hand(&mut self) -> Option<KernelArrival> {
         // The reactor learns about new bytes only when this task yields.
         tokio::task::yield_now().await;
         select! {
             biased;
-            got = self.iopub.socket.recv() => Some(arrival(got, &self.iopub, Arrival::IoPub)),
+            got = self.iopub.socket.recv() => Some(arrival(got, &self.iopub, KernelArrival::IoPub)),
             () = std::future::ready(()) => None,
         }
     }
 
     /// The next message on the output channel of a kernel that has ended. `None` at the end of the channel.
-    pub async fn next_output_to_end(&mut self) -> Option<Arrival> {
+    pub async fn next_output_to_end(&mut self) -> Option<KernelArrival> {
         select! {
             biased;
-            got = self.iopub.socket.recv() => Some(arrival(got, &self.iopub, Arrival::IoPub)),
+            got = self.iopub.socket.recv() => Some(arrival(got, &self.iopub, KernelArrival::IoPub)),
             () = closed(&mut self.iopub_monitor) => None,
         }
     }
@@ -171,24 +171,24 @@ fn request_message(id: &str, content: impl Into<JupyterMessageContent>) -> Jupyt
 fn arrival<S>(
     received: Result<ZmqMessage, ZmqError>,
     connection: &Connection<S>,
-    place: impl Fn(KernelMessage) -> Arrival,
-) -> Arrival {
+    place: impl Fn(KernelMessage) -> KernelArrival,
+) -> KernelArrival {
     let message = match received {
         Ok(message) => message,
         Err(error) => {
-            return Arrival::Broken(format!("the kernel broke the ZeroMQ protocol: {error}"));
+            return KernelArrival::Broken(format!("the kernel broke the ZeroMQ protocol: {error}"));
         }
     };
     let raw = match RawMessage::from_multipart(message, &connection.mac) {
         Ok(raw) => raw,
         Err(RuntimeError::VerifyError(_) | RuntimeError::DecodeError(_)) => {
-            return Arrival::Malformed("it has a wrong signature".to_owned());
+            return KernelArrival::Malformed("it has a wrong signature".to_owned());
         }
-        Err(error) => return Arrival::Malformed(error.to_string()),
+        Err(error) => return KernelArrival::Malformed(error.to_string()),
     };
     let part = |at: usize| serde_json::from_slice::<Value>(&raw.jparts[at]);
     let (Ok(header), Ok(content)) = (part(0), part(3)) else {
-        return Arrival::Malformed("it is not JSON".to_owned());
+        return KernelArrival::Malformed("it is not JSON".to_owned());
     };
     let parent = part(1).unwrap_or_default();
     place(KernelMessage {
