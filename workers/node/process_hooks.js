@@ -5,7 +5,7 @@
 
 const childProcess = require('node:child_process');
 const fs = require('node:fs');
-const { Interrupted, ProcessExit, traceback } = require('./errors.js');
+const { Interrupted, ProcessExit, isA, traceback } = require('./errors.js');
 
 // When the socket is full, a SIGINT can arrive before its `interrupt` frame.
 const LATE_FRAME_MS = 50;
@@ -28,12 +28,12 @@ function hookExit(turns) {
 /** Print errors that nothing catches. Listeners of the code come first. */
 function hookErrors() {
   process.setUncaughtExceptionCaptureCallback((error) => {
-    if (error instanceof ProcessExit || error instanceof Interrupted) return;
+    if (isA(error, ProcessExit) || isA(error, Interrupted)) return;
     try {
       if (process.listenerCount('uncaughtException') > 0) process.emit('uncaughtException', error, 'uncaughtException');
       else process.stderr.write(`Uncaught ${traceback(error).replace(/^Uncaught /, '')}`);
     } catch (next) {
-      if (!(next instanceof ProcessExit)) process.stderr.write(`Uncaught ${traceback(next).replace(/^Uncaught /, '')}`);
+      if (!isA(next, ProcessExit)) process.stderr.write(`Uncaught ${traceback(next).replace(/^Uncaught /, '')}`);
     }
   });
 }

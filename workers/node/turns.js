@@ -8,7 +8,7 @@
 const util = require('node:util');
 const { encodeFrame, encodeMessage } = require('../js-kit/frames.js');
 const { Cells } = require('./cell.js');
-const { Interrupted, ProcessExit, describe, traceback } = require('./errors.js');
+const { Interrupted, ProcessExit, describe, isA, traceback } = require('./errors.js');
 
 // How long code that noticed an interrupt in an `await` may take to end.
 const SETTLE_MS = 150;
@@ -189,8 +189,8 @@ class Turns {
       const { status } = this._exit;
       if (status !== 0) Object.assign(idle, { outcome: 'error', error: { name: 'ProcessExit', message: String(status) } });
     } else if ('error' in end) {
-      if (!(end.error instanceof ProcessExit)) say('traceback', traceback(end.error));
-      const isInterrupted = this._interrupted === turn || end.error instanceof Interrupted;
+      if (!isA(end.error, ProcessExit)) say('traceback', traceback(end.error));
+      const isInterrupted = this._interrupted === turn || isA(end.error, Interrupted);
       if (isInterrupted) idle.outcome = 'interrupted';
       else Object.assign(idle, { outcome: 'error', error: describe(end.error) });
     } else if ('value' in end) {
