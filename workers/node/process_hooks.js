@@ -13,7 +13,7 @@ const O_CLOEXEC = 0o2000000;
 
 /** Replace `process.exit`. Returns the real function. */
 function hookExit(turns) {
-  const exit = process.exit.bind(process);
+  const { exit, reallyExit } = process;
   const replaced = function exit(code) {
     const status = Number(code ?? process.exitCode ?? 0) || 0;
     process.exitCode = undefined;
@@ -22,7 +22,10 @@ function hookExit(turns) {
   };
   process.exit = replaced;
   process.reallyExit = replaced;
-  return exit;
+  return (status) => {
+    Object.assign(process, { exit, reallyExit });
+    process.exit(status);
+  };
 }
 
 /** Print errors that nothing catches. Listeners of the code come first. */

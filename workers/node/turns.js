@@ -42,7 +42,7 @@ class Turns {
   }
 
   isInterrupted(turn) {
-    return this._interrupted === turn;
+    return turn !== null && this._interrupted === turn;
   }
 
   /** Call a function when the next turn begins. */
