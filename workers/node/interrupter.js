@@ -42,7 +42,13 @@ module.exports = function interrupter({ words, post }) {
       // The main thread stores both words and then notifies the first.
       if (waitUntil(() => isOver(turn), ACKNOWLEDGED, CAUGHT_MS)) return;
     }
+    let signalled = performance.now();
     while (!isOver(turn)) {
+      // Each termination may be answered at once and still not end the code.
+      if (performance.now() - signalled > SIGNAL_CHILDREN_MS) {
+        signalled = performance.now();
+        signalChildren();
+      }
       if (Atomics.compareExchange(words, MODE, USER, TERMINATING) === USER) {
         await terminate();
         Atomics.compareExchange(words, MODE, TERMINATING, USER);

@@ -19,6 +19,13 @@ class RawStream extends Writable {
     this._isStdio = true;
     this._own = ownDescription(fd);
     this._held = null;
+    // Takes output that does not belong to the running turn; see `setBackground`.
+    this._takeBackground = () => false;
+  }
+
+  /** A function that takes bytes of an earlier turn while another one runs, and returns true if it did. */
+  setBackground(take) {
+    this._takeBackground = take;
   }
 
   /** Keep what is written from now on. */
@@ -40,8 +47,9 @@ class RawStream extends Writable {
     const bytes = typeof chunk === 'string'
       ? Buffer.from(chunk, typeof encoding === 'string' ? encoding : 'utf8')
       : bytesOf(chunk);
-    if (this._held === null) this._put(bytes);
-    else if ((this._heldBytes += bytes.length) <= HELD_BYTES_MAX) this._held.push(bytes);
+    if (this._held === null) {
+      if (!this._takeBackground(bytes)) this._put(bytes);
+    } else if ((this._heldBytes += bytes.length) <= HELD_BYTES_MAX) this._held.push(bytes);
     if (typeof callback === 'function') process.nextTick(callback);
     return true;
   }

@@ -61,19 +61,32 @@ function hookSignals(turns, guard, timers) {
     }, LATE_FRAME_MS).unref();
   };
   process.on('SIGINT', onSignal);
-  for (const name of ['removeListener', 'off', 'removeAllListeners']) {
-    const original = process[name];
-    process[name] = function (...given) {
-      const returned = Reflect.apply(original, this, given);
-      if (!process.listeners('SIGINT').includes(onSignal)) process.on('SIGINT', onSignal);
-      return returned;
-    };
-  }
+  keepListener(onSignal);
   const kill = process.kill.bind(process);
   process.kill = (pid, signal) => {
     const isOwn = pid === process.pid && (signal === 'SIGINT' || signal === 2);
     if (!isOwn || turns.current === null || process.listenerCount('SIGINT') > 1) return kill(pid, signal);
     throw new Interrupted('the code sent itself SIGINT');
+  };
+}
+
+/** Without any listener SIGINT ends a process, so the code cannot remove this one. */
+function keepListener(onSignal) {
+  const { removeAllListeners, removeListener } = process;
+  const removeOne = function (event, listener) {
+    return listener === onSignal ? process : removeListener.call(process, event, listener);
+  };
+  process.removeListener = removeOne;
+  process.off = removeOne;
+  process.removeAllListeners = function (...given) {
+    if (given.length === 0) {
+      // Node's own listeners for these two events start and stop the handling of signals.
+      const events = process.eventNames().filter((event) => event !== 'newListener' && event !== 'removeListener');
+      for (const event of events) process.removeAllListeners(event);
+    } else if (given[0] === 'SIGINT') {
+      for (const listener of process.listeners('SIGINT')) removeOne('SIGINT', listener);
+    } else removeAllListeners.apply(process, given);
+    return process;
   };
 }
 

@@ -14,6 +14,8 @@ const { Interrupted, ProcessExit, describe, isA, traceback } = require('./errors
 const SETTLE_MS = 150;
 // How long the `interrupt` frame may take to be read after its signal.
 const LATE_FRAME_MS = 30;
+// How long the interrupt of a turn that was not evaluated may take.
+const UNEVALUATED_MS = 1000;
 // Maximum number of interrupts that are remembered for turns that have not begun.
 const EARLY_MAX = 64;
 const SHOWN = { colors: false, maxStringLength: 16 * 1024 * 1024, maxArrayLength: 1000 };
@@ -36,9 +38,9 @@ class Turns {
   }
 
   /** The parts that a turn needs. They need the turns too, so they come later. */
-  attach({ link, guard, cells, pending, input, tools, streams }) {
+  attach({ link, guard, cells, pending, input, owners, tools, streams }) {
     Object.assign(this, { _link: link, _guard: guard, _cells: cells, _pending: pending });
-    Object.assign(this, { _input: input, _tools: tools, _streams: streams });
+    Object.assign(this, { _input: input, _owners: owners, _tools: tools, _streams: streams });
   }
 
   isInterrupted(turn) {
@@ -122,9 +124,16 @@ class Turns {
     }
     this._pending.begin();
     for (const work of this._waiting.splice(0)) this._timers.setImmediate(work);
-    const { promise, failure } = this._guard.evaluate(() => this._cells.begin(turn, source));
+    const { promise, failure } = this._guard.evaluate(() => (
+      this._owners.run(turn, () => this._cells.begin(turn, source))
+    ));
     if (failure) this._finish(turn, { error: failure });
-    else this._follow(turn, promise, Cells.valueOf);
+    else if (promise) this._follow(turn, promise, Cells.valueOf);
+    else {
+      // The interrupt that terminated the code ends the turn.
+      const error = new Error('the engine did not evaluate the turn');
+      this._timers.setTimeout(() => this._finish(turn, { error }), UNEVALUATED_MS);
+    }
   }
 
   _follow(turn, promise, valueOf) {
@@ -156,7 +165,7 @@ class Turns {
   /** The code does not end, but its turn does. */
   _abandon(turn) {
     if (turn !== this.current) return;
-    this._abandoned.add(this._promise);
+    if (this._promise !== null) this._abandoned.add(this._promise);
     this._finish(turn);
   }
 

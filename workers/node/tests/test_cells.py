@@ -227,6 +227,14 @@ class Background(WorkerCase):
         self.run_code("setTimeout(() => { throw new Error('x') }, 1); await new Promise(r => setTimeout(r, 30))")
         self.assertEqual(self.result("1 + 1"), "2\n")
 
+    @unittest.skipIf(MAJOR < 24, "skipped: this Node does not know whose code runs")
+    def test_output_of_an_earlier_turn_is_background_output_of_it(self):
+        self.result("setTimeout(async () => { console.log('early'); await null; console.error('later') }, 30); 1")
+        told = self.run_code("console.log('mine'); await new Promise(r => setTimeout(r, 100)); console.log('end')")
+        self.assertEqual(told.printed, "mine\nend\n")
+        background = [e for e in told.all("output") if e.get("background")]
+        self.assertEqual([(e["turn"], e["stream"], e["body"]) for e in background], [(1, "stdout", b"early\n"), (1, "stderr", b"later\n")])
+
     def test_a_timer_runs_on_between_turns(self):
         self.result("globalThis.count = 0; globalThis.t = setInterval(() => console.log('tick', ++count), 5); 1")
         self.keeper.until_printed("tick 2\n")

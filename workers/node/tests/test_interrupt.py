@@ -72,11 +72,11 @@ class Running(WorkerCase):
         self.assertEqual(self.result("const before = ticks; await new Promise(r => setTimeout(r, 50)); ticks > before"), "true\n")
 
     def test_waits_of_the_worker_can_be_cleaned_up(self):
-        told = self.stop("try { console.log('on'); await require('timers/promises').setTimeout(1e6) } finally { console.log('cleaned') }")
+        told = self.stop("setTimeout(() => console.log('on'), 20); try { await require('timers/promises').setTimeout(1e6) } finally { console.log('cleaned') }")
         self.assertIn("cleaned\n", told.printed)
 
     def test_a_caught_interrupt_lets_the_turn_end_by_itself(self):
-        self.start("console.log('on'); try { await require('timers/promises').setTimeout(1e6) } catch (e) { e.name }")
+        self.start("setTimeout(() => console.log('on'), 20); try { await require('timers/promises').setTimeout(1e6) } catch (e) { e.name }")
         self.keeper.interrupt()
         told = self.keeper.until("idle")
         self.assertEqual((told.outcome, told.result), ("ok", "'Interrupted'\n"))
@@ -101,7 +101,7 @@ class Running(WorkerCase):
         self.assertEqual(self.result("1 + 1"), "2\n")
 
     def test_a_background_loop_can_be_stopped_by_the_next_turn(self):
-        self.result("setTimeout(() => { console.log('on'); for (;;); }, 1); 1")
+        self.result("setTimeout(() => { console.log('on'); for (;;); }, 50); 1")
         self.keeper.until_printed("on\n")
         self.keeper.start("1 + 1")
         self.keeper.interrupt()
