@@ -108,7 +108,12 @@ function terminate() {
     };
     const timer = setTimeout(done, TERMINATION_MS);
     const signals = setInterval(signalChildren, SIGNAL_CHILDREN_MS);
-    session.post('Runtime.terminateExecution', done);
+    // An error says that an earlier termination is still on its way. Until it is used up, the mode must not change.
+    const request = () => session && session.post('Runtime.terminateExecution', (error) => {
+      if (error) setTimeout(request, ACKNOWLEDGE_MS);
+      else done();
+    });
+    request();
   });
 }
 

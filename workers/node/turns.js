@@ -85,6 +85,14 @@ class Turns {
 
   /** An `interrupt` arrived. With `again`, the code was terminated already. */
   interrupt(turn, again) {
+    if (turn !== this.current && again && turn > this.latest) {
+      // The termination ended the handler of the `turn_start`, which was posted before this message.
+      this._code = [];
+      this._codeOf = null;
+      this._early.add(turn);
+      this._begin(turn, '');
+      return;
+    }
     if (turn !== this.current) {
       if (turn > this.latest && this._early.size < EARLY_MAX) this._early.add(turn);
       return;
