@@ -25,7 +25,7 @@ class Cells {
 
   /**
    * Begin a turn. Returns `{promise}` whose value has the cell's value (see `valueOf`), or `{failure}` if the source is
-   * not valid: an error with `place`.
+   * not valid: an error with `place`, or null if a termination came before the first statement.
    */
   begin(turn, source) {
     const name = `<turn-${turn}>`;
@@ -86,6 +86,8 @@ class Cells {
       if (promise === null) unhook();
     }
     if (promise !== null) return { promise };
+    // The code was interrupted before it began.
+    if (answer === null || answer.error) return { failure: null };
     return { failure: syntaxFailure(answer, name, original) };
   }
 }
@@ -128,11 +130,7 @@ function looksTyped(source) {
 }
 
 function syntaxFailure(answer, name, source) {
-  const details = answer && answer.exceptionDetails;
-  if (!details) {
-    const message = answer && answer.error ? answer.error.message : 'the engine gave no answer';
-    return new Error(`the turn could not be evaluated: ${message}`);
-  }
+  const details = answer.exceptionDetails;
   const description = (details.exception && details.exception.description) || details.text;
   const [, kind, message] = /^(?:Uncaught )?(\w*Error): ([^\n]*)/.exec(description) || [null, 'SyntaxError', description];
   const failure = new SyntaxError(message);

@@ -74,6 +74,11 @@ function clean(text) {
   return kept.join('\n').replace(/<turn-(\w+)>/g, '<turn $1>');
 }
 
+/** Like `instanceof`, for any thrown value: a proxy may throw. */
+function isA(value, type) {
+  return attempt(() => value instanceof type, false);
+}
+
 function isError(value) {
   return attempt(() => value instanceof Error || util.types.isNativeError(value), false);
 }
@@ -86,4 +91,4 @@ function attempt(work, otherwise) {
   }
 }
 
-module.exports = { ProcessExit, Interrupted, clean, describe, isError, traceback };
+module.exports = { ProcessExit, Interrupted, clean, describe, isA, traceback };

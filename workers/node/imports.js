@@ -93,7 +93,8 @@ function staticImport(source, list, first) {
   }
   const keys = JSON.stringify(names.map(([key]) => key));
   const call = `await ${HELPER}(${from.text}, ${options}, ${keys})`;
-  let text = call;
+  // An import has no value.
+  let text = `void ${call}`;
   if (whole && names.length > 0) text = `const ${whole} = ${call}, {default: ${names[0][1]}} = ${whole}`;
   else if (whole) text = `const ${whole} = ${call}`;
   else if (names.length > 0) text = `const {${names.map(([key, name]) => `${key}: ${name}`).join(', ')}} = ${call}`;

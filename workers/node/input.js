@@ -62,7 +62,8 @@ class Input {
     this._ended = false;
     this._taker = null;
     const stream = this._stream;
-    if (stream && (wasEnded || stream.readableEnded || stream.destroyed || stream.readableLength > 0)) this._stream = null;
+    // A stream that somebody still reads serves the next turn too. Any other state must not outlive the turn.
+    if (stream && (wasEnded || stream.destroyed || stream.readableLength > 0 || !stream.isWanted())) this._stream = null;
   }
 
   _wake() {
@@ -119,6 +120,7 @@ class Input {
 
   _askLater(text, secret) {
     if (this._unread.length > 0) return Promise.resolve(this._line());
+    if (this._turns.isInterrupted(this._turns.current)) return new Promise(() => {});
     if (this._ended || this._turns.current === null) return Promise.resolve(null);
     return this._pending.promise((resolve) => {
       const before = this._taker;
@@ -156,7 +158,7 @@ class Input {
     if (this._unread.length > 0 || this._ended) return give();
     // A reader that has what it wants pauses within this iteration of the event loop, and then nothing is asked.
     this._setImmediate(() => {
-      if (stream.destroyed || stream.isPaused() || !stream.isWanted()) stream.isHungry = true;
+      if (stream.destroyed || !stream.isWanted()) stream.isHungry = true;
       else if (this._unread.length > 0 || this._ended) give();
       else ask();
     });

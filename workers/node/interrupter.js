@@ -5,13 +5,16 @@
 // blocks on behalf of the code, acknowledges at once and ends the turn by itself. If the acknowledgement does not
 // come, code of the session occupies the main thread, and this file terminates that code through the inspector.
 
+const fs = require('node:fs');
 const inspector = require('node:inspector');
 const { ACKNOWLEDGED, EVALUATING, INTERRUPTS, MODE, OVER, TERMINATING, USER } = require('./guard.js');
 
 // How long a main thread in its event loop takes to acknowledge.
 const ACKNOWLEDGE_MS = 5;
 // How long code that caught an interrupt, or that must end for a shutdown, may continue.
-const CAUGHT_MS = 1000;
+const CAUGHT_MS = 400;
+// How long code may resist a termination before its child processes get SIGINT again.
+const SIGNAL_CHILDREN_MS = 40;
 // How long a termination may take; native code can delay it.
 const TERMINATION_MS = 30_000;
 
@@ -39,7 +42,13 @@ module.exports = function interrupter({ words, post }) {
       // The main thread stores both words and then notifies the first.
       if (waitUntil(() => isOver(turn), ACKNOWLEDGED, CAUGHT_MS)) return;
     }
+    let signalled = performance.now();
     while (!isOver(turn)) {
+      // Each termination may be answered at once and still not end the code.
+      if (performance.now() - signalled > SIGNAL_CHILDREN_MS) {
+        signalled = performance.now();
+        signalChildren();
+      }
       if (Atomics.compareExchange(words, MODE, USER, TERMINATING) === USER) {
         await terminate();
         Atomics.compareExchange(words, MODE, TERMINATING, USER);
@@ -94,9 +103,31 @@ function terminate() {
     }
     const done = () => {
       clearTimeout(timer);
+      clearInterval(signals);
       resolve();
     };
     const timer = setTimeout(done, TERMINATION_MS);
-    session.post('Runtime.terminateExecution', done);
+    const signals = setInterval(signalChildren, SIGNAL_CHILDREN_MS);
+    // An error says that an earlier termination is still on its way. Until it is used up, the mode must not change.
+    const request = () => session && session.post('Runtime.terminateExecution', (error) => {
+      if (error) setTimeout(request, ACKNOWLEDGE_MS);
+      else done();
+    });
+    request();
   });
+}
+
+/**
+ * Send SIGINT to the child processes. A child that the code started just after the keeper's SIGINT did not get it, and
+ * code that waits for that child in `execSync` cannot be terminated.
+ */
+function signalChildren() {
+  try {
+    for (const thread of fs.readdirSync('/proc/self/task')) {
+      const children = fs.readFileSync(`/proc/self/task/${thread}/children`, 'latin1');
+      for (const child of children.split(' ')) if (child) process.kill(Number(child), 'SIGINT');
+    }
+  } catch {
+    // A thread or a child has ended meanwhile, or this kernel does not list children.
+  }
 }

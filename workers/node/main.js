@@ -11,6 +11,7 @@ const { Cells } = require('./cell.js');
 const { Display } = require('./display.js');
 const { Guard } = require('./guard.js');
 const { Input } = require('./input.js');
+const { Owners } = require('./owners.js');
 const { Pending } = require('./pending.js');
 const { Tools } = require('./tools.js');
 const { Turns } = require('./turns.js');
@@ -19,7 +20,7 @@ const { installOutput } = require('./output.js');
 const { runStartup } = require('./startup.js');
 const { hideSocket, hookChildren, hookErrors, hookExit, hookSignals } = require('./process_hooks.js');
 
-const CAPABILITIES = ['stdin', 'interrupt', 'display', 'background_output', 'tools'];
+const CAPABILITIES = ['stdin', 'interrupt', 'display', 'tools'];
 
 const VARIABLES = ['WINDLASS_FD', 'WINDLASS_LANGUAGE', 'WINDLASS_STARTUP'];
 
@@ -48,7 +49,9 @@ function main() {
   const parts = { turns, link, guard, pending, setImmediate: timers.setImmediate };
   const input = new Input(parts);
   const tools = new Tools(parts);
-  turns.attach({ ...parts, cells, input, tools, streams });
+  const owners = new Owners();
+  turns.attach({ ...parts, cells, input, owners, tools, streams });
+  for (const [name, stream] of Object.entries(output)) owners.watch(stream, name, parts);
 
   const leave = (status) => {
     for (const stream of streams) stream.unhold();
@@ -85,7 +88,7 @@ function main() {
       kind: 'worker_ready',
       protocol: 1,
       worker: `node ${process.versions.node}`,
-      capabilities: CAPABILITIES,
+      capabilities: owners.isKnown ? [...CAPABILITIES, 'background_output'] : CAPABILITIES,
     });
     guard.open();
   };

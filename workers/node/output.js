@@ -19,6 +19,13 @@ class RawStream extends Writable {
     this._isStdio = true;
     this._own = ownDescription(fd);
     this._held = null;
+    // Takes output that does not belong to the running turn; see `setBackground`.
+    this._takeBackground = () => false;
+  }
+
+  /** A function that takes bytes of an earlier turn while another one runs, and returns true if it did. */
+  setBackground(take) {
+    this._takeBackground = take;
   }
 
   /** Keep what is written from now on. */
@@ -34,9 +41,22 @@ class RawStream extends Writable {
     if (held) for (const chunk of held) this._put(chunk);
   }
 
+  /** Without the queue of `Writable`: a termination between its steps would leave the stream stuck. */
+  write(chunk, encoding, done) {
+    const callback = typeof encoding === 'function' ? encoding : done;
+    const bytes = typeof chunk === 'string'
+      ? Buffer.from(chunk, typeof encoding === 'string' ? encoding : 'utf8')
+      : bytesOf(chunk);
+    if (this._held === null) {
+      if (!this._takeBackground(bytes)) this._put(bytes);
+    } else if ((this._heldBytes += bytes.length) <= HELD_BYTES_MAX) this._held.push(bytes);
+    if (typeof callback === 'function') process.nextTick(callback);
+    return true;
+  }
+
+  // Some libraries write through the methods of `Writable` that subclasses have.
   _write(chunk, _encoding, done) {
-    if (this._held === null) this._put(chunk);
-    else if ((this._heldBytes += chunk.length) <= HELD_BYTES_MAX) this._held.push(chunk);
+    this.write(chunk);
     done();
   }
 
@@ -64,6 +84,15 @@ class RawStream extends Writable {
   }
 
   destroySoon() {}
+}
+
+function bytesOf(chunk) {
+  if (ArrayBuffer.isView(chunk)) return Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength);
+  const error = new TypeError(
+    `The "chunk" argument must be of type string or an instance of Buffer, TypedArray, or DataView. Received ${typeof chunk}`,
+  );
+  error.code = 'ERR_INVALID_ARG_TYPE';
+  throw error;
 }
 
 /** A descriptor with its own file description, so that its blocking mode is its own. */

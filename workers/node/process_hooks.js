@@ -5,7 +5,7 @@
 
 const childProcess = require('node:child_process');
 const fs = require('node:fs');
-const { Interrupted, ProcessExit, traceback } = require('./errors.js');
+const { Interrupted, ProcessExit, isA, traceback } = require('./errors.js');
 
 // When the socket is full, a SIGINT can arrive before its `interrupt` frame.
 const LATE_FRAME_MS = 50;
@@ -13,7 +13,7 @@ const O_CLOEXEC = 0o2000000;
 
 /** Replace `process.exit`. Returns the real function. */
 function hookExit(turns) {
-  const exit = process.exit.bind(process);
+  const { exit, reallyExit } = process;
   const replaced = function exit(code) {
     const status = Number(code ?? process.exitCode ?? 0) || 0;
     process.exitCode = undefined;
@@ -22,18 +22,21 @@ function hookExit(turns) {
   };
   process.exit = replaced;
   process.reallyExit = replaced;
-  return exit;
+  return (status) => {
+    Object.assign(process, { exit, reallyExit });
+    process.exit(status);
+  };
 }
 
 /** Print errors that nothing catches. Listeners of the code come first. */
 function hookErrors() {
   process.setUncaughtExceptionCaptureCallback((error) => {
-    if (error instanceof ProcessExit || error instanceof Interrupted) return;
+    if (isA(error, ProcessExit) || isA(error, Interrupted)) return;
     try {
       if (process.listenerCount('uncaughtException') > 0) process.emit('uncaughtException', error, 'uncaughtException');
       else process.stderr.write(`Uncaught ${traceback(error).replace(/^Uncaught /, '')}`);
     } catch (next) {
-      if (!(next instanceof ProcessExit)) process.stderr.write(`Uncaught ${traceback(next).replace(/^Uncaught /, '')}`);
+      if (!isA(next, ProcessExit)) process.stderr.write(`Uncaught ${traceback(next).replace(/^Uncaught /, '')}`);
     }
   });
 }
@@ -58,19 +61,32 @@ function hookSignals(turns, guard, timers) {
     }, LATE_FRAME_MS).unref();
   };
   process.on('SIGINT', onSignal);
-  for (const name of ['removeListener', 'off', 'removeAllListeners']) {
-    const original = process[name];
-    process[name] = function (...given) {
-      const returned = Reflect.apply(original, this, given);
-      if (!process.listeners('SIGINT').includes(onSignal)) process.on('SIGINT', onSignal);
-      return returned;
-    };
-  }
+  keepListener(onSignal);
   const kill = process.kill.bind(process);
   process.kill = (pid, signal) => {
     const isOwn = pid === process.pid && (signal === 'SIGINT' || signal === 2);
     if (!isOwn || turns.current === null || process.listenerCount('SIGINT') > 1) return kill(pid, signal);
     throw new Interrupted('the code sent itself SIGINT');
+  };
+}
+
+/** Without any listener SIGINT ends a process, so the code cannot remove this one. */
+function keepListener(onSignal) {
+  const { removeAllListeners, removeListener } = process;
+  const removeOne = function (event, listener) {
+    return listener === onSignal ? process : removeListener.call(process, event, listener);
+  };
+  process.removeListener = removeOne;
+  process.off = removeOne;
+  process.removeAllListeners = function (...given) {
+    if (given.length === 0) {
+      // Node's own listeners for these two events start and stop the handling of signals.
+      const events = process.eventNames().filter((event) => event !== 'newListener' && event !== 'removeListener');
+      for (const event of events) process.removeAllListeners(event);
+    } else if (given[0] === 'SIGINT') {
+      for (const listener of process.listeners('SIGINT')) removeOne('SIGINT', listener);
+    } else removeAllListeners.apply(process, given);
+    return process;
   };
 }
 

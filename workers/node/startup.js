@@ -4,7 +4,7 @@
 // What it prints is kept for the first turn. Its failure is printed there too, and the worker is ready all the same.
 
 const fs = require('node:fs');
-const { ProcessExit, traceback } = require('./errors.js');
+const { ProcessExit, isA, traceback } = require('./errors.js');
 
 // The keeper waits 30 s for a worker to be ready.
 const STARTUP_MS_MAX = 20_000;
@@ -14,7 +14,7 @@ function runStartup({ file, cells, guard, timers, done }) {
   const finish = (error) => {
     if (isDone) return;
     isDone = true;
-    if (error !== undefined && !(error instanceof ProcessExit)) {
+    if (error !== undefined && !isA(error, ProcessExit)) {
       process.stderr.write(`the startup file ${file} failed: ${traceback(error)}`);
     }
     done();

@@ -65,6 +65,8 @@ class Tools {
   }
 
   _start(tool, given, options = {}) {
+    // Code that catches every error and calls again would never return to the event loop.
+    if (this._turns.isInterrupted(this._turns.current)) return new Promise(() => {});
     let opened;
     try {
       opened = this._prepare(tool, given, options);

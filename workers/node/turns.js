@@ -8,12 +8,14 @@
 const util = require('node:util');
 const { encodeFrame, encodeMessage } = require('../js-kit/frames.js');
 const { Cells } = require('./cell.js');
-const { Interrupted, ProcessExit, describe, traceback } = require('./errors.js');
+const { Interrupted, ProcessExit, describe, isA, traceback } = require('./errors.js');
 
 // How long code that noticed an interrupt in an `await` may take to end.
 const SETTLE_MS = 150;
 // How long the `interrupt` frame may take to be read after its signal.
 const LATE_FRAME_MS = 30;
+// How long the interrupt of a turn that was not evaluated may take.
+const UNEVALUATED_MS = 1000;
 // Maximum number of interrupts that are remembered for turns that have not begun.
 const EARLY_MAX = 64;
 const SHOWN = { colors: false, maxStringLength: 16 * 1024 * 1024, maxArrayLength: 1000 };
@@ -36,13 +38,13 @@ class Turns {
   }
 
   /** The parts that a turn needs. They need the turns too, so they come later. */
-  attach({ link, guard, cells, pending, input, tools, streams }) {
+  attach({ link, guard, cells, pending, input, owners, tools, streams }) {
     Object.assign(this, { _link: link, _guard: guard, _cells: cells, _pending: pending });
-    Object.assign(this, { _input: input, _tools: tools, _streams: streams });
+    Object.assign(this, { _input: input, _owners: owners, _tools: tools, _streams: streams });
   }
 
   isInterrupted(turn) {
-    return this._interrupted === turn;
+    return turn !== null && this._interrupted === turn;
   }
 
   /** Call a function when the next turn begins. */
@@ -83,6 +85,14 @@ class Turns {
 
   /** An `interrupt` arrived. With `again`, the code was terminated already. */
   interrupt(turn, again) {
+    if (turn !== this.current && again && turn > this.latest) {
+      // The termination ended the handler of the `turn_start`, which was posted before this message.
+      this._code = [];
+      this._codeOf = null;
+      this._early.add(turn);
+      this._begin(turn, '');
+      return;
+    }
     if (turn !== this.current) {
       if (turn > this.latest && this._early.size < EARLY_MAX) this._early.add(turn);
       return;
@@ -122,9 +132,16 @@ class Turns {
     }
     this._pending.begin();
     for (const work of this._waiting.splice(0)) this._timers.setImmediate(work);
-    const { promise, failure } = this._guard.evaluate(() => this._cells.begin(turn, source));
+    const { promise, failure } = this._guard.evaluate(() => (
+      this._owners.run(turn, () => this._cells.begin(turn, source))
+    ));
     if (failure) this._finish(turn, { error: failure });
-    else this._follow(turn, promise, Cells.valueOf);
+    else if (promise) this._follow(turn, promise, Cells.valueOf);
+    else {
+      // The interrupt that terminated the code ends the turn.
+      const error = new Error('the engine did not evaluate the turn');
+      this._timers.setTimeout(() => this._finish(turn, { error }), UNEVALUATED_MS);
+    }
   }
 
   _follow(turn, promise, valueOf) {
@@ -156,7 +173,7 @@ class Turns {
   /** The code does not end, but its turn does. */
   _abandon(turn) {
     if (turn !== this.current) return;
-    this._abandoned.add(this._promise);
+    if (this._promise !== null) this._abandoned.add(this._promise);
     this._finish(turn);
   }
 
@@ -189,8 +206,8 @@ class Turns {
       const { status } = this._exit;
       if (status !== 0) Object.assign(idle, { outcome: 'error', error: { name: 'ProcessExit', message: String(status) } });
     } else if ('error' in end) {
-      if (!(end.error instanceof ProcessExit)) say('traceback', traceback(end.error));
-      const isInterrupted = this._interrupted === turn || end.error instanceof Interrupted;
+      if (!isA(end.error, ProcessExit)) say('traceback', traceback(end.error));
+      const isInterrupted = this._interrupted === turn || isA(end.error, Interrupted);
       if (isInterrupted) idle.outcome = 'interrupted';
       else Object.assign(idle, { outcome: 'error', error: describe(end.error) });
     } else if ('value' in end) {

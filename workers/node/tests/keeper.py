@@ -18,7 +18,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 MAIN = os.path.join(os.path.dirname(HERE), "main.js")
 NODE = os.environ.get("WORKER_NODE", "node")
 FLAGS = ["--no-force-async-hooks-checks"]
-DEADLINE_S = 20.0
+DEADLINE_S = float(os.environ.get("WORKER_DEADLINE_S", "20"))
 CHUNK = 128 * 1024
 READS_MAX = 64
 # How often an interrupted turn that continues is nudged.
