@@ -19,10 +19,9 @@ const MOUNT_POINT = '/workspace';
 const PACKAGES_ROOT = '/lib/packages';
 const FILES_DEADLINE_MS = 10_000;
 const WASM_PAGES_PER_MB = 16;
-// Exit status after a failure inside the interpreter that it cannot recover from (EX_SOFTWARE).
-const BROKEN = 70;
 
 const exit = process.exit.bind(process);
+const { kill, pid } = process;
 
 const options = {
   package: { type: 'string' },
@@ -165,10 +164,11 @@ function run(pyodide, startup) {
   try {
     begin(text);
   } catch (error) {
-    // `os._exit` in the code.
-    if (error?.name === 'ExitStatus' || typeof error?.status === 'number') exit(error.status);
-    writeSync(2, `windlass-worker pyodide: the interpreter failed: ${String(error?.message ?? error).slice(0, 4096)}\n`);
-    exit(BROKEN);
+    // The code called `os._exit`, or the interpreter has failed. The IO thread is inside a read, and an ordinary exit would
+    // wait for it.
+    const why = String(error?.message ?? error).slice(0, 4096);
+    writeSync(2, `windlass-worker pyodide: the interpreter ended: ${why}\n`);
+    kill(pid, 'SIGKILL');
   }
   exit(0);
 }
