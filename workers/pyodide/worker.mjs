@@ -17,6 +17,7 @@ import { installPython, PYTHON_ROOT, pythonFiles } from './sources.mjs';
 
 const MOUNT_POINT = '/workspace';
 const PACKAGES_ROOT = '/lib/packages';
+const WHEEL_PATH = '/tmp/package.whl';
 const FILES_DEADLINE_MS = 10_000;
 const WASM_PAGES_PER_MB = 16;
 
@@ -84,7 +85,11 @@ function installPackages(pyodide) {
   if (given.packages === undefined) return [];
   const wheels = readdirSync(given.packages).filter((name) => name.endsWith('.whl')).sort();
   for (const wheel of wheels) {
-    pyodide.unpackArchive(readFileSync(join(given.packages, wheel)), 'whl', { extractDir: PACKAGES_ROOT });
+    pyodide.FS.writeFile(WHEEL_PATH, readFileSync(join(given.packages, wheel)));
+    pyodide.runPython(`import zipfile
+with zipfile.ZipFile(${JSON.stringify(WHEEL_PATH)}) as wheel: wheel.extractall(${JSON.stringify(PACKAGES_ROOT)})
+del wheel, zipfile`);
+    pyodide.FS.unlink(WHEEL_PATH);
   }
   return wheels;
 }
@@ -151,6 +156,7 @@ async function serve() {
     directory: MOUNT_POINT,
     paths: wheels.length > 0 ? [PACKAGES_ROOT] : [],
     note: snapshot?.refused ?? '',
+    stack_top: pyodide._module.stackSave(),
   };
   run(pyodide, startup);
 }
