@@ -184,6 +184,11 @@ class Interrupts(WithWorker):
             self.assertEqual(self.keeper.until("idle").outcome, "interrupted")
             self.assertEqual(self.run_code("n > 0").result, "True\n")
 
+    def test_an_interrupted_loop_leaves_no_mark(self):
+        for _ in range(30):
+            self.interrupted("import asyncio; await asyncio.sleep(60)")
+        self.check("await asyncio.sleep(0, 5)", "5")
+
     def test_code_may_catch_it(self):
         self.keeper.start("import time\nprint('go')\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    caught = True\n'on'")
         self.keeper.until_printed("go\n")

@@ -11,7 +11,7 @@ import random
 import sys
 import time
 
-from .. import main
+from .. import awaiting, main
 from ..hooks import like
 from ..plain_json import encoded
 from ..wire import frame
@@ -50,6 +50,14 @@ class PyodideWorker(main.Worker):
             "startup": self._startup["figures"],
         }
         self._wire.send(frame(encoded(ready)))
+
+    def _take_turn(self, turn, body):
+        loop.leave(awaiting.current())
+        super()._take_turn(turn, body)
+
+    def _finish(self):
+        loop.leave(awaiting.current())
+        super()._finish()
 
     @property
     def catalogue(self):
