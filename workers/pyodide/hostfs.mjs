@@ -56,6 +56,18 @@ export function failureOf(error, what, deadlineMs) {
   return { name: 'EIO', text: `${what} failed: ${error.message}` };
 }
 
+const isName = (name) => typeof name === 'string' && name !== '' && !/[/\0]/.test(name) && !/^\.\.?$/.test(name);
+
+/** A number that stays the same for a path: programs compare it to see whether two files are one (FNV-1a, 52 bits). */
+function inodeOf(path) {
+  let [high, low] = [0x811c9dc5, 0x01000193];
+  for (let at = 0; at < path.length; at++) {
+    high = Math.imul(high ^ path.charCodeAt(at), 0x01000193);
+    low = Math.imul(low ^ path.charCodeAt(at), 0x85ebca6b);
+  }
+  return ((high >>> 12) * 2 ** 32 + (low >>> 0)) || 1;
+}
+
 /** Makes the file system for `FS.mount`. */
 export function hostFileSystem({ FS, ERRNO_CODES }, host, failure, { mountPoint, deadlineMs }) {
   const failed = (name) => new FS.ErrnoError(ERRNO_CODES[name]);
@@ -87,12 +99,13 @@ export function hostFileSystem({ FS, ERRNO_CODES }, host, failure, { mountPoint,
 
   const below = (parent, name) => [pathOf(parent), name].filter(Boolean).join('/');
 
-  function stat(path) {
-    const found = ask('stat', path);
+  const stat = (path) => factsOf(ask('stat', path), 'stat', path);
+
+  function factsOf(found, operation, path) {
     const isDirectory = found?.kind === 'directory';
-    if (!isDirectory && found?.kind !== 'file') throw malformed('stat', path);
+    if (!isDirectory && found?.kind !== 'file') throw malformed(operation, path);
     const size = isDirectory ? BLOCK_BYTES : Number(found.size);
-    if (!Number.isSafeInteger(size) || size < 0) throw malformed('stat', path);
+    if (!Number.isSafeInteger(size) || size < 0) throw malformed(operation, path);
     const time = new Date(Number(found.mtime_ms ?? 0) || 0);
     return { mode: isDirectory ? DIRECTORY_MODE : FILE_MODE, size, time };
   }
@@ -112,7 +125,7 @@ export function hostFileSystem({ FS, ERRNO_CODES }, host, failure, { mountPoint,
     node.mode = mode;
     const blocks = Math.ceil(size / 512);
     const times = { atime: time, mtime: time, ctime: time };
-    return { dev: 1, ino: node.id, mode, nlink: 1, uid: 0, gid: 0, rdev: 0, size, blksize: BLOCK_BYTES, blocks, ...times };
+    return { dev: 1, ino: inodeOf(pathOf(node)), mode, nlink: 1, uid: 0, gid: 0, rdev: 0, size, blksize: BLOCK_BYTES, blocks, ...times };
   }
 
   const write = (path, offset, bytes, options = {}) =>
@@ -137,7 +150,8 @@ export function hostFileSystem({ FS, ERRNO_CODES }, host, failure, { mountPoint,
       else if (attributes.size > size) write(path, attributes.size - 1, [0]);
     },
     lookup(parent, name) {
-      const facts = stat(below(parent, name));
+      // Emscripten looks each name of a list up, to learn its kind.
+      const facts = parent.listed?.get(name) ?? stat(below(parent, name));
       return makeNode(parent, name, facts.mode, facts);
     },
     mknod(parent, name, mode) {
@@ -159,10 +173,12 @@ export function hostFileSystem({ FS, ERRNO_CODES }, host, failure, { mountPoint,
     rmdir: (parent, name) => void ask('remove', below(parent, name), { directory: true }),
     readdir(node) {
       const path = pathOf(node);
-      const names = ask('list', path)?.names;
-      const isName = (name) => typeof name === 'string' && name !== '' && !/[/\0]/.test(name) && !/^\.\.?$/.test(name);
-      if (!Array.isArray(names) || !names.every(isName)) throw malformed('list', path);
-      return ['.', '..', ...names];
+      const { names, entries } = ask('list', path) ?? {};
+      if (!Array.isArray(names ?? entries)) throw malformed('list', path);
+      const found = names ?? entries.map((entry) => entry?.name);
+      if (!found.every(isName)) throw malformed('list', path);
+      if (names === undefined) node.listed = new Map(entries.map((entry) => [entry.name, factsOf(entry, 'list', path)]));
+      return ['.', '..', ...found];
     },
     symlink() {
       throw failed('EPERM');

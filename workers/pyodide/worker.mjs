@@ -17,12 +17,12 @@ import { installPython, PYTHON_ROOT, pythonFiles } from './sources.mjs';
 
 const MOUNT_POINT = '/workspace';
 const PACKAGES_ROOT = '/lib/packages';
+const WHEEL_PATH = '/tmp/package.whl';
 const FILES_DEADLINE_MS = 10_000;
 const WASM_PAGES_PER_MB = 16;
-// Exit status after a failure inside the interpreter that it cannot recover from (EX_SOFTWARE).
-const BROKEN = 70;
 
 const exit = process.exit.bind(process);
+const { kill, pid } = process;
 
 const options = {
   package: { type: 'string' },
@@ -85,7 +85,11 @@ function installPackages(pyodide) {
   if (given.packages === undefined) return [];
   const wheels = readdirSync(given.packages).filter((name) => name.endsWith('.whl')).sort();
   for (const wheel of wheels) {
-    pyodide.unpackArchive(readFileSync(join(given.packages, wheel)), 'whl', { extractDir: PACKAGES_ROOT });
+    pyodide.FS.writeFile(WHEEL_PATH, readFileSync(join(given.packages, wheel)));
+    pyodide.runPython(`import zipfile
+with zipfile.ZipFile(${JSON.stringify(WHEEL_PATH)}) as wheel: wheel.extractall(${JSON.stringify(PACKAGES_ROOT)})
+del wheel, zipfile`);
+    pyodide.FS.unlink(WHEEL_PATH);
   }
   return wheels;
 }
@@ -152,6 +156,7 @@ async function serve() {
     directory: MOUNT_POINT,
     paths: wheels.length > 0 ? [PACKAGES_ROOT] : [],
     note: snapshot?.refused ?? '',
+    stack_top: pyodide._module.stackSave(),
   };
   run(pyodide, startup);
 }
@@ -165,10 +170,11 @@ function run(pyodide, startup) {
   try {
     begin(text);
   } catch (error) {
-    // `os._exit` in the code.
-    if (error?.name === 'ExitStatus' || typeof error?.status === 'number') exit(error.status);
-    writeSync(2, `windlass-worker pyodide: the interpreter failed: ${String(error?.message ?? error).slice(0, 4096)}\n`);
-    exit(BROKEN);
+    // The code called `os._exit`, or the interpreter has failed. The IO thread is inside a read, and an ordinary exit would
+    // wait for it.
+    const why = String(error?.message ?? error).slice(0, 4096);
+    writeSync(2, `windlass-worker pyodide: the interpreter ended: ${why}\n`);
+    kill(pid, 'SIGKILL');
   }
   exit(0);
 }

@@ -153,10 +153,12 @@ function fileTools(files: FileProvider): Record<string, Tool> {
   };
   return {
     "files.stat": made({}, async ({ path }) => {
-      const { kind, size, mtimeMs } = await files.stat(path);
-      return { kind, size, mtime_ms: Math.floor(mtimeMs ?? 0) };
+      return facts(await files.stat(path));
     }),
-    "files.list": made({}, async ({ path }) => ({ names: await files.list(path) })),
+    "files.list": made({}, async ({ path }) => {
+      const found = (await files.list(path)).map((name) => entryOf(files, path, name));
+      return { entries: (await Promise.all(found)).filter((entry) => entry !== undefined) };
+    }),
     "files.read": made({ offset: count, length: count }, async ({ path, offset, length }) => {
       const data = await files.read(path, offset, Math.min(length, CALL_BYTES_MAX));
       return { data: encode(data) };
@@ -173,6 +175,19 @@ function fileTools(files: FileProvider): Record<string, Tool> {
     "files.rename": made({ to: text }, ({ path, to }) => files.rename(path, to)),
     "files.remove": made({ directory: flag }, ({ path, directory = false }) => files.remove(path, { directory })),
   };
+}
+
+function facts({ kind, size, mtimeMs }: FileStat): Record<string, unknown> {
+  return { kind, size, mtime_ms: Math.floor(mtimeMs ?? 0) };
+}
+
+/** One name of a list, with what is known about it; undefined if it is gone. */
+async function entryOf(files: FileProvider, path: string, name: string): Promise<unknown> {
+  try {
+    return { ...facts(await files.stat(path === "" ? name : `${path}/${name}`)), name };
+  } catch {
+    return undefined;
+  }
 }
 
 /** An error with its code in the message, and the session's path instead of this machine's. */

@@ -17,7 +17,8 @@ function caller(files: FileProvider): Call {
   const tools = providerTools({ files }) as Record<string, Tool>;
   return async (name, args) => {
     try {
-      return await tools[`files.${name}`]?.run(args as never, undefined as never);
+      const value = await tools[`files.${name}`]?.run(args as never, undefined as never);
+      return name === "list" ? (value as { entries: { name: string }[] }).entries.map((entry) => entry.name) : value;
     } catch (thrown) {
       return (thrown as Error).message;
     }
@@ -47,17 +48,17 @@ async function checkProvider(files: FileProvider): Promise<void> {
     ["write", { path: "a/b", offset: 1, data: "", truncate: true }, null],
     ["read", { path: "a/b", offset: 0, length: 100 }, { data: base64("h") }],
     ["read", { path: "a", offset: 0, length: 1 }, "EISDIR: a"],
-    ["list", { path: "" }, { names: ["a"] }],
+    ["list", { path: "" }, ["a"]],
     ["remove", { path: "a", directory: true }, "ENOTEMPTY: a"],
     ["rename", { path: "a", to: "z" }, null],
-    ["list", { path: "z" }, { names: ["b"] }],
+    ["list", { path: "z" }, ["b"]],
     ["stat", { path: "a" }, "ENOENT: a"],
     ["stat", { path: "z/b/c" }, "ENOTDIR: z/b/c"],
     ["stat", { path: "../x" }, "EACCES: ../x"],
     ["stat", { path: "/etc" }, "EACCES: /etc"],
     ["remove", { path: "z/b" }, null],
     ["remove", { path: "z", directory: true }, null],
-    ["list", { path: "" }, { names: [] }],
+    ["list", { path: "" }, []],
   ];
   for (const [name, args, expected] of steps) {
     assert.deepEqual(await call(name, args), expected, `${name} ${JSON.stringify(args)}`);
@@ -74,7 +75,7 @@ test("no path leaves the directory", () =>
     await symlink("/etc/passwd", join(directory, "link"));
     await writeFile(join(directory, "plain"), "x");
     const call = caller(new DirectoryFiles(directory));
-    assert.deepEqual(await call("list", { path: "" }), { names: ["plain"] });
+    assert.deepEqual(await call("list", { path: "" }), ["plain"]);
     assert.equal(await call("stat", { path: "out/passwd" }), "ENOTDIR: out/passwd");
     assert.equal(await call("stat", { path: "link" }), "EACCES: link");
     assert.equal(await call("read", { path: "link", offset: 0, length: 9 }), "EACCES: link");

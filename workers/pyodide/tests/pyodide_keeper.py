@@ -21,6 +21,8 @@ import keeper  # noqa: E402
 
 NODE = os.environ.get("WORKER_NODE") or shutil.which("node") or ""
 PYODIDE = os.environ.get("WORKER_PYODIDE", "")
+# Less than the stack of the process (8 MiB by default). Deep recursion needs it.
+STACK_KB = int(os.environ.get("WORKER_STACK_KB", "6500"))
 _made = []
 
 
@@ -60,7 +62,7 @@ def command(directory, *arguments, files="workspace", read=()):
     readable = [PYODIDE, WORKER, os.path.join(os.path.dirname(WORKER), "js-kit"),
                 os.path.join(os.path.dirname(WORKER), "python"), *read]
     flags = ["--disallow-code-generation-from-strings", "--permission", "--allow-worker",
-             "--disable-warning=SecurityWarning"]
+             "--disable-warning=SecurityWarning", "--stack-size=%d" % STACK_KB]
     if files == "workspace":
         readable.append(directory)
         flags.append("--allow-fs-write=%s/*" % directory)

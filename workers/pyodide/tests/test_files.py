@@ -104,6 +104,16 @@ class Operations(WithFiles):
         _, arguments, header = self.host.calls[0]
         self.assertEqual((arguments, header["deadline_ms"]), ({"path": "a.txt"}, 400))
 
+    def test_a_list_is_one_call_whatever_its_length(self):
+        self.run_code("import os\nfor i in range(20): open('n%d' % i, 'w').close()")
+        self.host.calls.clear()
+        self.check("len([e for e in os.scandir() if e.is_file()])", "21")
+        self.assertEqual(self.names(), ["files.list"])
+
+    def test_names_without_kinds_are_looked_up(self):
+        self.host.offer("files.list", lambda path: {"names": ["a.txt", "pack"]})
+        self.check("import os; [(e.name, e.is_dir()) for e in os.scandir()]", "[('a.txt', False), ('pack', True)]")
+
     def test_standard_modules_need_no_call(self):
         self.run_code("import csv, decimal, statistics")
         self.assertEqual(self.host.calls, [])
@@ -170,7 +180,8 @@ class Failures(WithFiles):
             self.host.offer("files.stat", lambda answer=answer, **_: answer)
             told = self.run_code("import os; os.stat('a.txt')")
             self.assertIn("unknown form", told.error["message"], answer)
-        for answer in (None, {"names": ["../x"]}, {"names": ["a/b"]}, {"names": [3]}, {"names": "abc"}):
+        for answer in (None, {"names": ["../x"]}, {"names": ["a/b"]}, {"names": [3]}, {"names": "abc"},
+                       {"entries": [{"name": "a"}]}, {"entries": [None]}, {"entries": [{"kind": "file", "size": 1}]}):
             self.host.offer("files.list", lambda answer=answer, **_: answer)
             self.assertIn("unknown form", self.run_code("os.listdir()").error["message"], answer)
 

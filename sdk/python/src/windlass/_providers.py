@@ -385,7 +385,8 @@ def _file_tools(files: FileProvider) -> list[Tool]:
         return await _answer(path, lambda: files.stat(path))
 
     async def list(path: str) -> Any:
-        return {"names": await _answer(path, lambda: files.list(path))}
+        names = await _answer(path, lambda: files.list(path))
+        return {"entries": [entry for name in names if (entry := await _entry(files, path, name))]}
 
     async def read(path: str, offset: int, length: int) -> Any:
         data = await _answer(path, lambda: files.read(path, offset, min(length, CALL_BYTES_MAX)))
@@ -480,6 +481,14 @@ def _made(name: str, function: Callable[..., Awaitable[Any]], provider: Any) -> 
         name=name, description=plain.description, input_schema=plain.input_schema, function=run,
         is_async=False, _converts=plain._converts, _required=plain._required,
     )
+
+
+async def _entry(files: FileProvider, path: str, name: str) -> Optional[dict[str, Any]]:
+    """One name of a list, with what is known about it; None if it is gone."""
+    try:
+        return {**await _settled(lambda: files.stat(f"{path}/{name}" if path else name)), "name": name}
+    except OSError:
+        return None
 
 
 async def _settled(act: Callable[[], Any]) -> Any:

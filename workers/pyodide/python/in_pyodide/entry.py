@@ -11,7 +11,7 @@ import random
 import sys
 import time
 
-from .. import main
+from .. import awaiting, main
 from ..hooks import like
 from ..plain_json import encoded
 from ..wire import frame
@@ -22,9 +22,13 @@ from .wire import DeviceWire
 
 # Modules that the native worker imports at their first use. In a snapshot they cost nothing.
 _LATER = (
-    "asyncio", "ast", "getpass", "inspect", "json", "linecache", "traceback", "windlass_worker.calls",
+    "asyncio", "ast", "ctypes", "getpass", "inspect", "json", "linecache", "traceback", "windlass_worker.calls",
     "windlass_worker.catalogue", "windlass_worker.errors", "windlass_worker.loop_calls",
 )
+
+# The part of the WebAssembly stack that code may use. JavaScript's stack holds about twelve times as
+# much with the `--stack-size` that README.md names.
+_STACK_BYTES = 512 * 1024
 
 
 class PyodideWorker(main.Worker):
@@ -46,6 +50,14 @@ class PyodideWorker(main.Worker):
             "startup": self._startup["figures"],
         }
         self._wire.send(frame(encoded(ready)))
+
+    def _take_turn(self, turn, body):
+        loop.leave(awaiting.current())
+        super()._take_turn(turn, body)
+
+    def _finish(self):
+        loop.leave(awaiting.current())
+        super()._finish()
 
     @property
     def catalogue(self):
@@ -70,9 +82,25 @@ def serve(text):
     named_errors.install()
     stand_ins = host_calls.install(lambda: worker.catalogue.calls)
     _enter_session(startup)
+    _limit_recursion(startup["stack_top"])
     lockdown.close_javascript()
     sys.modules.update(stand_ins)
     worker.start(device, startup)
+
+
+def _limit_recursion(stack_top):
+    """Let deep recursion in C code raise RecursionError before JavaScript's own stack, which the
+    interpreter does not know, is used up. That would end the session."""
+    import ctypes
+
+    try:
+        protect = ctypes.pythonapi.PyUnstable_ThreadState_SetStackProtection
+    except AttributeError:
+        return
+    state = ctypes.pythonapi.PyThreadState_Get
+    state.restype = ctypes.c_void_p
+    protect.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    protect(state(), stack_top - _STACK_BYTES, _STACK_BYTES)
 
 
 def _make_sleep(device):

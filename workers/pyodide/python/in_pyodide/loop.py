@@ -71,3 +71,12 @@ def install(device):
     asyncio.set_event_loop(None)
     # Pyodide has replaced it.
     asyncio.run = asyncio.runners.run
+
+
+def leave(loop):
+    """No loop runs here. An interrupt between two steps of `run_forever` can leave the marks of a
+    running one."""
+    events._set_running_loop(None)
+    if loop is not None:
+        loop._thread_id = None
+        loop._stopping = False
