@@ -39,7 +39,7 @@ fn an_invalid_message_is_told_with_its_cause_and_its_header() {
         (
             WorkerStage::Up,
             "{\"kind\":\"idle\",\n\x1b\"turn\":1}",
-            "a header is not a message: expected value at line 2 column 1; the frame's header: \
+            "a header is not a message: key must be a string at line 2 column 1; the frame's header: \
              {\"kind\":\"idle\",\\n\\u{1b}\"turn\":1}",
         ),
         (
