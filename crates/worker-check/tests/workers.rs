@@ -100,3 +100,15 @@ fn the_example_of_the_protocol_document_passes() {
     ];
     passes(&check_all(&plan), &left_out);
 }
+
+#[test]
+fn every_piece_of_the_tutorial_is_in_the_tiny_worker() {
+    let tutorial = std::fs::read_to_string(repository().join("docs/write-a-worker.md")).unwrap();
+    let program = std::fs::read_to_string(repository().join("workers/tiny/worker.pl")).unwrap();
+    let pieces: Vec<&str> =
+        tutorial.split("```perl\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(pieces.len() > 5);
+    for piece in pieces {
+        assert!(program.contains(piece), "the worker does not have:\n{piece}");
+    }
+}
