@@ -1,5 +1,7 @@
 //! Drives real workers through the suite: those of this repository must pass.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
