@@ -13,7 +13,8 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use crate::driver::{ReadyFacts, Step, WorkerDriver};
+use crate::driver::{ReadyFacts, WorkerDriver};
+use crate::failure::Step;
 use crate::snippets::SnippetSet;
 
 /// How much a case counts.

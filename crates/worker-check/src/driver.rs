@@ -2,7 +2,7 @@
 //! Every frame is checked against the protocol's limits and against the running turn; a violation fails the
 //! case. Every wait has a deadline.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::process::ExitStatus;
@@ -12,13 +12,15 @@ use bytes::Bytes;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use windlass_protocol::frame::{self, Frame};
-use windlass_protocol::limits::{MESSAGE_BYTES_MAX, WORKER_HEADER_BYTES_MAX};
-use windlass_protocol::worker::{FromWorker, PROTOCOL, WorkerOutcome};
+use windlass_protocol::limits::WORKER_HEADER_BYTES_MAX;
+use windlass_protocol::worker::{FromWorker, WorkerOutcome};
 use windlass_protocol::{CallNo, TurnNo};
 
+use crate::failure::{CaseFailure, Step, fail};
+use crate::observed_turn::{ObservedTurn, Said, shown};
 use crate::processes::{StartCommand, WorkerProcess};
+use crate::progress::TurnProgress;
 use crate::transcript::{Transcript, Way};
-use crate::turn_record::{Said, TurnRecord, shown};
 use crate::wires::Wires;
 
 /// Time until a worker must be ready.
@@ -32,19 +34,6 @@ const END_TIME: Duration = Duration::from_secs(1);
 
 /// The turn number before the first turn of a case: a worker must not expect 1.
 const TURNS_BEFORE: u64 = 4;
-
-/// Why a case failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct CaseFailure(pub String);
-
-/// The result of a step of a case.
-pub(crate) type Step<T = ()> = Result<T, CaseFailure>;
-
-/// A failure with this text.
-pub(crate) fn fail<T>(text: impl Into<String>) -> Step<T> {
-    Err(CaseFailure(text.into()))
-}
 
 /// The content of `worker_ready`.
 #[derive(Debug, Clone)]
@@ -64,24 +53,11 @@ pub(crate) struct WorkerDriver {
     began: Instant,
     /// Maximum time of one step.
     step_time: Duration,
-    progress: Progress,
+    progress: TurnProgress,
     said: VecDeque<Said>,
     /// What was said in the running turn and has been looked at.
     record: Vec<Said>,
     nudge_at: Option<Instant>,
-}
-
-/// Where the worker is in the protocol.
-#[derive(Debug, Default)]
-struct Progress {
-    ready: bool,
-    running: Option<TurnNo>,
-    last: TurnNo,
-    /// Calls whose last frame has not come.
-    unfinished_calls: BTreeSet<CallNo>,
-    display_bytes: usize,
-    closed: bool,
-    ended: bool,
 }
 
 impl WorkerDriver {
@@ -99,7 +75,7 @@ impl WorkerDriver {
             transcript: Transcript::new(began),
             began,
             step_time,
-            progress: Progress { last: TurnNo(TURNS_BEFORE), ..Progress::default() },
+            progress: TurnProgress::after(TurnNo(TURNS_BEFORE)),
             said: VecDeque::new(),
             record: Vec::new(),
             nudge_at: None,
@@ -225,13 +201,13 @@ impl WorkerDriver {
     // From the worker.
 
     /// Runs one turn that needs no input.
-    pub fn run(&mut self, code: &str) -> Step<TurnRecord> {
+    pub fn run(&mut self, code: &str) -> Step<ObservedTurn> {
         self.start_turn(code);
         self.until_idle()
     }
 
     /// Waits for the end of the running turn.
-    pub fn until_idle(&mut self) -> Step<TurnRecord> {
+    pub fn until_idle(&mut self) -> Step<ObservedTurn> {
         let (outcome, error) = self.until("idle", |said| match said {
             Said::Message { message: FromWorker::Idle { outcome, error, .. }, .. } => {
                 Some(Ok((*outcome, error.clone())))
@@ -241,11 +217,11 @@ impl WorkerDriver {
             }
             _ => None,
         })??;
-        Ok(TurnRecord { said: std::mem::take(&mut self.record), outcome, error })
+        Ok(ObservedTurn { said: std::mem::take(&mut self.record), outcome, error })
     }
 
     /// Waits for the end of the running turn, which must have this outcome.
-    pub fn until_outcome(&mut self, outcome: WorkerOutcome) -> Step<TurnRecord> {
+    pub fn until_outcome(&mut self, outcome: WorkerOutcome) -> Step<ObservedTurn> {
         let record = self.until_idle()?;
         if record.outcome == outcome {
             return Ok(record);
@@ -450,63 +426,5 @@ impl WorkerDriver {
         };
         let header = json!({"kind": "tool_result", "turn": turn, "call": call, "ok": true});
         self.send(&header, answer.to_string().as_bytes());
-    }
-}
-
-impl Progress {
-    /// Checks a message against the running turn.
-    fn check(&mut self, message: &FromWorker, body: usize) -> Step {
-        match message {
-            FromWorker::WorkerReady { protocol, .. } => {
-                if self.ready {
-                    return fail("worker_ready came twice");
-                }
-                self.ready = true;
-                match *protocol {
-                    PROTOCOL => Ok(()),
-                    other => fail(format!("the worker speaks protocol {other}, not {PROTOCOL}")),
-                }
-            }
-            _ if !self.ready => fail("the first message was not worker_ready"),
-            FromWorker::Output { turn, background: true, .. } if *turn <= self.last => Ok(()),
-            FromWorker::Output { turn, .. } => self.of_turn("output", *turn),
-            FromWorker::Display { turn, more, .. } => {
-                self.display_bytes = if *more { self.display_bytes + body } else { 0 };
-                if self.display_bytes > MESSAGE_BYTES_MAX {
-                    return fail(format!("a display has more than {MESSAGE_BYTES_MAX} bytes"));
-                }
-                self.of_turn("display", *turn)
-            }
-            FromWorker::StdinWait { turn, .. } => self.of_turn("stdin_wait", *turn),
-            FromWorker::ToolCall { turn, call, more, .. } => {
-                if *more {
-                    self.unfinished_calls.insert(*call);
-                } else {
-                    self.unfinished_calls.remove(call);
-                }
-                self.of_turn("tool_call", *turn)
-            }
-            FromWorker::Idle { turn, .. } => {
-                self.of_turn("idle", *turn)?;
-                self.running = None;
-                match self.unfinished_calls.pop_first() {
-                    Some(call) => fail(format!("idle came before the last frame of call {call}")),
-                    None => Ok(()),
-                }
-            }
-            FromWorker::Unknown => fail("the protocol has no message of this kind"),
-            FromWorker::ToolCancel { .. }
-            | FromWorker::ForkWait
-            | FromWorker::Forked { .. }
-            | FromWorker::SessionEnd { .. } => Ok(()),
-        }
-    }
-
-    fn of_turn(&self, kind: &str, turn: TurnNo) -> Step {
-        match self.running {
-            Some(running) if running == turn => Ok(()),
-            Some(running) => fail(format!("{kind} names turn {turn} while turn {running} runs")),
-            None => fail(format!("{kind} of turn {turn} came while no turn runs")),
-        }
     }
 }

@@ -15,9 +15,11 @@ pub mod suite;
 
 mod cases;
 mod driver;
+mod failure;
+mod observed_turn;
 mod processes;
+mod progress;
 mod transcript;
-mod turn_record;
 mod wires;
 
 pub use report::{CaseReport, CaseVerdict, CheckReport};

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::cases::{self, CaseClass, CaseRun, ConformanceCase};
-use crate::driver::{CaseFailure, ReadyFacts, Step, WorkerDriver};
+use crate::driver::{ReadyFacts, WorkerDriver};
+use crate::failure::{CaseFailure, Step};
 use crate::processes::StartCommand;
 use crate::report::{CaseReport, CaseVerdict, CheckReport};
 use crate::snippets::SnippetSet;

@@ -1,5 +1,7 @@
 //! Drives real workers through the suite: those of this repository must pass.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -99,4 +101,16 @@ fn the_example_of_the_protocol_document_passes() {
         "tool-interrupted",
     ];
     passes(&check_all(&plan), &left_out);
+}
+
+#[test]
+fn every_piece_of_the_tutorial_is_in_the_tiny_worker() {
+    let tutorial = std::fs::read_to_string(repository().join("docs/write-a-worker.md")).unwrap();
+    let program = std::fs::read_to_string(repository().join("workers/tiny/worker.pl")).unwrap();
+    let pieces: Vec<&str> =
+        tutorial.split("```perl\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(pieces.len() > 5);
+    for piece in pieces {
+        assert!(program.contains(piece), "the worker does not have:\n{piece}");
+    }
 }

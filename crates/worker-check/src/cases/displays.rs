@@ -3,7 +3,7 @@
 use windlass_protocol::worker::WorkerOutcome;
 
 use super::{CaseRun, ConformanceCase, DISPLAY};
-use crate::driver::{Step, fail};
+use crate::failure::{Step, fail};
 
 pub(super) const CASES: &[ConformanceCase] = &[ConformanceCase {
     name: "display",

@@ -4,8 +4,8 @@ use serde_json::json;
 use windlass_protocol::worker::FromWorker;
 
 use super::{CaseClass, CaseRun, ConformanceCase, STDIN};
-use crate::driver::{Step, fail};
-use crate::turn_record::Said;
+use crate::failure::{Step, fail};
+use crate::observed_turn::Said;
 
 pub(super) const CASES: &[ConformanceCase] = &[
     ConformanceCase {

@@ -6,7 +6,7 @@ use serde_json::json;
 use windlass_protocol::worker::WorkerOutcome;
 
 use super::{CaseClass, CaseRun, ConformanceCase};
-use crate::driver::{Step, fail};
+use crate::failure::{Step, fail};
 
 pub(super) const CASES: &[ConformanceCase] = &[
     ConformanceCase {

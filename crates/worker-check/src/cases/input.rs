@@ -6,7 +6,7 @@ use windlass_protocol::text::excerpt;
 use windlass_protocol::worker::WorkerOutcome;
 
 use super::{CaseRun, ConformanceCase, INTERRUPT, STDIN};
-use crate::driver::{Step, fail};
+use crate::failure::{Step, fail};
 
 /// Bytes of an answer that needs two frames.
 const LONG_BYTES: usize = 300_000;

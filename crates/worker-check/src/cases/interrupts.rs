@@ -7,8 +7,8 @@ use windlass_protocol::TurnNo;
 use windlass_protocol::worker::{FromWorker, WorkerOutcome};
 
 use super::{CaseClass, CaseRun, ConformanceCase, INTERRUPT};
-use crate::driver::{Step, fail};
-use crate::turn_record::Said;
+use crate::failure::{Step, fail};
+use crate::observed_turn::Said;
 
 /// Rounds of the case that interrupts displays.
 const DISPLAY_ROUNDS: usize = 60;

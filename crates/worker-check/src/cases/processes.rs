@@ -4,7 +4,7 @@ use rustix::process::Pid;
 use windlass_protocol::worker::FD_VARIABLE;
 
 use super::{CaseClass, CaseRun, ConformanceCase};
-use crate::driver::{Step, fail};
+use crate::failure::{Step, fail};
 use crate::processes::has_variable;
 
 pub(super) const CASES: &[ConformanceCase] = &[

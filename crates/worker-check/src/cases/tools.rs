@@ -8,8 +8,8 @@ use windlass_protocol::text::excerpt;
 use windlass_protocol::worker::{FromWorker, WorkerOutcome};
 
 use super::{CaseRun, ConformanceCase, TOOLS};
-use crate::driver::{Step, fail};
-use crate::turn_record::Said;
+use crate::failure::{Step, fail};
+use crate::observed_turn::Said;
 
 /// Characters of a long result.
 const LONG: usize = 500_000;

@@ -8,7 +8,7 @@ use windlass_protocol::worker::WorkerOutcome;
 use windlass_protocol::{Stream, TurnNo};
 
 use super::{CaseClass, CaseRun, ConformanceCase};
-use crate::driver::{Step, fail};
+use crate::failure::{Step, fail};
 
 /// How long a late message is waited for.
 const LATE: Duration = Duration::from_millis(200);

@@ -9,8 +9,8 @@ const NOBODY: u32 = 0x3fff_ffff;
 /// The keeper's complaint about bytes of a worker.
 fn complaint(stage: WorkerStage, bytes: &[u8]) -> String {
     let (ours, theirs) = KeeperEnds::make().unwrap();
-    let mut side = WorkerSide::default();
-    side.process = Some(Worker::of_twin(NOBODY, None, None, ours));
+    let process = Some(Worker::of_twin(NOBODY, None, None, ours));
+    let mut side = WorkerSide { process, ..WorkerSide::default() };
     let mut node = NodeSide::new(std::fs::File::open("/dev/null").unwrap().into());
     assert_eq!(rustix::io::write(&theirs.socket, bytes).unwrap(), bytes.len());
     let read = side.process.as_mut().unwrap().fill(&mut vec![0; bytes.len() + 1]);
@@ -39,7 +39,7 @@ fn an_invalid_message_is_told_with_its_cause_and_its_header() {
         (
             WorkerStage::Up,
             "{\"kind\":\"idle\",\n\x1b\"turn\":1}",
-            "a header is not a message: expected value at line 2 column 1; the frame's header: \
+            "a header is not a message: key must be a string at line 2 column 1; the frame's header: \
              {\"kind\":\"idle\",\\n\\u{1b}\"turn\":1}",
         ),
         (

@@ -13,13 +13,13 @@ pub(crate) enum Said {
 
 /// A turn that has ended.
 #[derive(Debug)]
-pub(crate) struct TurnRecord {
+pub(crate) struct ObservedTurn {
     pub said: Vec<Said>,
     pub outcome: WorkerOutcome,
     pub error: Option<WorkerError>,
 }
 
-impl TurnRecord {
+impl ObservedTurn {
     /// Text of standard output and results.
     pub fn shown(&self) -> String {
         shown(&self.said)
