@@ -15,9 +15,9 @@ mod text;
 
 pub use inbox::{Inbox, InboxError, Message};
 pub use link::{Link, LinkError};
-pub use outgoing::{Display, StartupFigures};
+pub use outgoing::Display;
 pub use text::shortened;
-pub use windlass_protocol::worker::{FD_VARIABLE, WorkerOutcome};
+pub use windlass_protocol::worker::{FD_VARIABLE, StartupFigures, WorkerOutcome};
 pub use windlass_protocol::{CallNo, Stream, TurnNo};
 
 /// The environment variable with the size of the session's terminal, `COLUMNSxROWS`. Absent if the session

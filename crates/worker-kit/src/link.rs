@@ -11,11 +11,13 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use windlass_procs::inherited::take_inherited;
 use windlass_protocol::frame::EncodeError;
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, FRAME_BYTES_MAX};
-use windlass_protocol::worker::{FD_VARIABLE, FromWorker, WorkerError, WorkerOutcome};
+use windlass_protocol::worker::{
+    FD_VARIABLE, FromWorker, StartupFigures, WorkerError, WorkerOutcome,
+};
 use windlass_protocol::{CallNo, Stream, TurnNo};
 
 use crate::inbox::{Inbox, InboxError, Message};
-use crate::outgoing::{self, Display, StartupFigures};
+use crate::outgoing::{self, Display};
 
 /// Why a message was not sent, or why there is no link.
 #[derive(Debug, thiserror::Error)]

@@ -1,10 +1,9 @@
 //! Encodes the worker's messages to frames within the limits of the protocol: long bodies are split, long texts
 //! are shortened. Does no I/O.
 
-use serde::Serialize;
 use windlass_protocol::frame::{EncodeError, encode};
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, WORKER_HEADER_BYTES_MAX};
-use windlass_protocol::worker::{FromWorker, PROTOCOL, WorkerError};
+use windlass_protocol::worker::{FromWorker, PROTOCOL, StartupFigures, WorkerError};
 
 use crate::text::shortened;
 
@@ -13,20 +12,6 @@ const LONG_TEXT_BYTES_MAX: usize = WORKER_HEADER_BYTES_MAX / 2;
 
 /// Maximum bytes, as JSON, of a name in a header.
 const NAME_BYTES_MAX: usize = 1024;
-
-/// How long the parts of a worker's start took. Absent figures are unknown.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct StartupFigures {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub runtime_load_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub package_load_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub package_count: Option<u64>,
-    /// Whether the worker started from a snapshot of a warm one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub snapshot: Option<bool>,
-}
 
 /// The fields of a `display`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,19 +50,13 @@ pub fn ready(
     capabilities: &[&str],
     startup: Option<&StartupFigures>,
 ) -> Result<(), EncodeError> {
-    #[derive(Serialize)]
-    struct WithFigures<'a> {
-        #[serde(flatten)]
-        ready: FromWorker,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        startup: Option<&'a StartupFigures>,
-    }
     let ready = FromWorker::WorkerReady {
         protocol: PROTOCOL,
         worker: shortened(worker, NAME_BYTES_MAX),
         capabilities: capabilities.iter().map(ToString::to_string).collect(),
+        startup: startup.copied(),
     };
-    encode(out, &WithFigures { ready, startup }, &[])
+    encode(out, &ready, &[])
 }
 
 /// A message without a body, its texts shortened.

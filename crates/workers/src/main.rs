@@ -2,9 +2,11 @@
 //! `windlass-tool`, the program calls a host tool from a shell session.
 
 mod jupyter;
+mod r;
 mod shell;
 mod tool;
 mod tool_socket;
+mod zygote;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -23,7 +25,7 @@ fn main() -> ExitCode {
         Some("shell") => shell::run(),
         Some(shell::START_BASH) => shell::start_bash(arguments),
         Some("tool") => tool::run(arguments),
-        Some("r") => windlass_worker_r::run(),
+        Some("r") => r::run(arguments),
         Some("jupyter") => jupyter::run(arguments),
         _ => {
             eprintln!("usage: windlass-worker shell | r | jupyter | tool");

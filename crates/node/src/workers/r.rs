@@ -87,7 +87,7 @@ impl Launcher for RLang {
         let trees: Vec<PathBuf> = sites.chain([home.clone()]).collect();
         let untrusted = |why: &dyn std::fmt::Display| cannot_run(interpreter, &why.to_string());
         for tree in &trees {
-            trusted.add_tree(tree).map_err(|why| untrusted(&Advice(&why)))?;
+            trusted.add_tree(tree).map_err(|why| untrusted(&why))?;
         }
         self.trust.check(&trusted).map_err(|why| untrusted(&Advice(&why)))?;
         env.insert(HOME_VARIABLE.to_owned(), home.display().to_string());

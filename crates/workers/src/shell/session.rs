@@ -51,7 +51,7 @@ pub fn serve(mut link: Link) -> io::Result<()> {
     let mut shell = ShellSession::start()?;
     let version = shell.wait_until_ready(&mut link)?;
     let figures = StartupFigures {
-        runtime_load_ms: Some(began.elapsed().as_secs_f64() * 1000.0),
+        runtime_load_ms: u32::try_from(began.elapsed().as_millis()).ok(),
         ..Default::default()
     };
     let ready = link.ready(&format!("bash {version}"), &CAPABILITIES, Some(&figures));
