@@ -114,9 +114,9 @@ macro_rules! functions {
             pub unsafe fn $name($($argument: $type),*) $(-> $result)? {
                 static ADDRESS: OnceLock<usize> = OnceLock::new();
                 let address = *ADDRESS.get_or_init(|| address($symbol));
+                type Function = unsafe extern "C-unwind" fn($($type),*) $(-> $result)?;
                 // SAFETY: the symbol is a function of this type in R's headers.
-                let function: unsafe extern "C-unwind" fn($($type),*) $(-> $result)? =
-                    unsafe { std::mem::transmute(address) };
+                let function = unsafe { std::mem::transmute::<usize, Function>(address) };
                 // SAFETY: the caller's promise.
                 unsafe { function($($argument),*) }
             }

@@ -34,6 +34,9 @@ pub struct LoadedPackages {
 
 /// Starts R without profiles and lives as a zygote. Returns only if R cannot start.
 pub fn run_zygote(packages: Vec<String>, life: ZygoteLife) -> ExitCode {
+    // The package cli starts a thread for its progress bars when it is loaded, and a fork would lose the thread.
+    // SAFETY: no other thread exists yet.
+    unsafe { std::env::set_var("CLI_NO_THREAD", "1") };
     if let Err(error) = start::initialize(Profiles::Skip) {
         eprintln!("windlass-worker: {error}");
         return ExitCode::FAILURE;

@@ -1,5 +1,7 @@
 //! Drives the R worker as a keeper does: a socket, two pipes, one signal.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
