@@ -15,6 +15,8 @@ const ACKNOWLEDGE_MS = 5;
 const CAUGHT_MS = 400;
 // How long code may resist a termination before its child processes get SIGINT again.
 const SIGNAL_CHILDREN_MS = 40;
+// Maximum number of descendants that get SIGINT again.
+const DESCENDANTS_MAX = 1000;
 // How long a termination may take; native code can delay it.
 const TERMINATION_MS = 30_000;
 
@@ -118,16 +120,39 @@ function terminate() {
 }
 
 /**
- * Send SIGINT to the child processes. A child that the code started just after the keeper's SIGINT did not get it, and
- * code that waits for that child in `execSync` cannot be terminated.
+ * Send SIGINT to the descendants in the worker's process group. A child that the code started just after the keeper's
+ * SIGINT did not get it, and code that waits for that child in `execSync` cannot be terminated. A shell that waits for
+ * its own child ends only when that child does.
  */
 function signalChildren() {
+  const found = childrenOf('self');
+  for (let at = 0; at < found.length && at < DESCENDANTS_MAX; at += 1) {
+    // A process that left the group would not get the keeper's signal either.
+    if (groupOf(found[at]) !== groupOf('self')) continue;
+    found.push(...childrenOf(found[at]));
+    attempt(() => process.kill(Number(found[at]), 'SIGINT'));
+  }
+}
+
+/** The numbers of a process's children. A thread may end meanwhile, and a kernel may not list children. */
+function childrenOf(pid) {
+  const threads = attempt(() => fs.readdirSync(`/proc/${pid}/task`)) ?? [];
+  return threads.flatMap((thread) => {
+    const children = attempt(() => fs.readFileSync(`/proc/${pid}/task/${thread}/children`, 'latin1')) ?? '';
+    return children.split(' ').filter((child) => child !== '');
+  });
+}
+
+/** The process group: the third field behind the program's name, which may hold any character. */
+function groupOf(pid) {
+  const status = attempt(() => fs.readFileSync(`/proc/${pid}/stat`, 'latin1')) ?? '';
+  return status.slice(status.lastIndexOf(')') + 2).split(' ')[2];
+}
+
+function attempt(work) {
   try {
-    for (const thread of fs.readdirSync('/proc/self/task')) {
-      const children = fs.readFileSync(`/proc/self/task/${thread}/children`, 'latin1');
-      for (const child of children.split(' ')) if (child) process.kill(Number(child), 'SIGINT');
-    }
+    return work();
   } catch {
-    // A thread or a child has ended meanwhile, or this kernel does not list children.
+    return undefined;
   }
 }
