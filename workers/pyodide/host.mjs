@@ -51,9 +51,18 @@ export class Host {
     });
   }
 
-  /** The word that the interpreter looks at: a signal number, or 0. */
-  get interruptWord() {
-    return this.#interrupt;
+  /**
+   * What the interpreter takes for its interrupt buffer. The interpreter reads element 0, then writes 0 to it; an interrupt
+   * that arrives between the two would be lost. Here the read takes the signal number and clears the word in one step.
+   */
+  get interruptBuffer() {
+    const word = this.#interrupt;
+    return {
+      get 0() {
+        return Atomics.exchange(word, 0, 0);
+      },
+      set 0(_cleared) {},
+    };
   }
 
   /** Sends bytes that are whole frames. */

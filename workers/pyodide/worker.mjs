@@ -148,7 +148,7 @@ async function serve() {
   mountFiles(pyodide, host, failure);
   pyodide.setStdout(pipe(1));
   pyodide.setStderr(pipe(2));
-  pyodide.setInterruptBuffer(host.interruptWord);
+  pyodide.setInterruptBuffer(host.interruptBuffer);
   const startup = {
     pyodide: pyodide.version,
     figures,

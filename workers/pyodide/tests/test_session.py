@@ -177,7 +177,7 @@ class Interrupts(WithWorker):
 
     def test_interrupts_at_many_moments(self):
         code = "n = 0\nprint('go')\nwhile True:\n    n += 1; display('x' * 200, mime='text/plain')"
-        for _ in range(25):
+        for _ in range(300):
             self.keeper.start(code)
             self.keeper.until("display")
             self.keeper.interrupt()
