@@ -153,11 +153,11 @@ mod tests {
     #[test]
     fn startup_figures_are_in_the_first_message() {
         let mut out = Vec::new();
-        let figures = StartupFigures { runtime_load_ms: Some(1.5), ..Default::default() };
+        let figures = StartupFigures { runtime_load_ms: Some(1), ..Default::default() };
         ready(&mut out, "odd 1", &["stdin"], Some(&figures)).unwrap();
         assert_eq!(
             String::from_utf8_lossy(&out[8..]),
-            r#"{"kind":"worker_ready","protocol":1,"worker":"odd 1","capabilities":["stdin"],"startup":{"runtime_load_ms":1.5}}"#
+            r#"{"kind":"worker_ready","protocol":1,"worker":"odd 1","capabilities":["stdin"],"startup":{"runtime_load_ms":1}}"#
         );
     }
 }

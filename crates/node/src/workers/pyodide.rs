@@ -19,6 +19,26 @@ const GLOBAL_PACKAGE: &str = "lib/node_modules/pyodide";
 /// The module of the package that the worker loads.
 const PACKAGE_MODULE: &str = "pyodide.mjs";
 
+/// Flags of Node.js: no code from strings, no files but the named ones, a stack for deep recursion.
+const FLAGS: [&str; 5] = [
+    "--disallow-code-generation-from-strings",
+    "--permission",
+    "--allow-worker",
+    "--disable-warning=SecurityWarning",
+    "--stack-size=6500",
+];
+
+/// The directories of the worker's own files.
+const PROGRAM_DIRS: [&str; 3] = ["pyodide", "js-kit", "python"];
+
+/// Who serves the code's files: `host` for a client of the session, else the workspace.
+const FILES_VARIABLE: &str = "WINDLASS_FILES";
+const FILES_OF_HOST: &str = "host";
+
+/// The limit of the interpreter's heap.
+const HEAP_VARIABLE: &str = "WINDLASS_HEAP_MB";
+const HEAP_MB_DEFAULT: u32 = 1024;
+
 /// How Pyodide workers are started.
 #[derive(Debug)]
 pub(super) struct Pyodide {
@@ -60,21 +80,34 @@ impl Launcher for Pyodide {
         super::built_in_info(&KIND, found)
     }
 
-    fn recipe(&self, wanted: &CreateSession, _workspace: &Path) -> Result<Recipe, Failure> {
-        let env = environment::of_worker(&wanted.env);
+    fn recipe(&self, wanted: &CreateSession, workspace: &Path) -> Result<Recipe, Failure> {
+        let mut env = environment::of_worker(&wanted.env);
         let node = self.node(wanted.interpreter.as_deref(), env.get("PATH"))?;
         let package = self.package(&node)?;
-        let main = self.root.join("pyodide/worker.mjs");
-        let mut words = vec![node.path.clone(), main, "--package".into(), package.clone()];
+        env.entry(HEAP_VARIABLE.to_owned()).or_insert_with(|| HEAP_MB_DEFAULT.to_string());
+        let serves_workspace = env.get(FILES_VARIABLE).is_none_or(|files| files != FILES_OF_HOST);
+        let mut readable = vec![package.clone()];
+        readable.extend(PROGRAM_DIRS.iter().map(|name| self.root.join(name)));
+        readable.extend(self.settings.wheels.clone());
+        let mut argv = vec![node.path.display().to_string()];
+        argv.extend(FLAGS.map(str::to_owned));
+        argv.extend(readable.iter().map(|dir| format!("--allow-fs-read={}/*", dir.display())));
+        if serves_workspace {
+            for access in ["read", "write"] {
+                argv.push(format!("--allow-fs-{access}={}/*", workspace.display()));
+            }
+        }
+        argv.push(self.root.join("pyodide/worker.mjs").display().to_string());
+        argv.extend(["--package".to_owned(), package.display().to_string()]);
         let mut needed = node.needed(&self.trust);
         needed.push(package);
         if let Some(wheels) = &self.settings.wheels {
-            words.extend(["--packages".into(), wheels.clone()]);
+            argv.extend(["--packages".to_owned(), wheels.display().to_string()]);
             needed.push(wheels.clone());
         }
         Ok(Recipe {
             name: KIND.name.to_owned(),
-            argv: words.iter().map(|word| word.display().to_string()).collect(),
+            argv,
             env,
             needed,
             interpreter: node.path,
