@@ -322,7 +322,8 @@ fn refused_sockets(sockets: Sockets) -> CallRules {
         (libc::AF_UNIX, local),
         (libc::AF_INET, internet != Internet::None),
         (libc::AF_INET6, internet != Internet::None),
-        (libc::AF_NETLINK, internet == Internet::Machine),
+        // A rule below refuses the rest of netlink.
+        (libc::AF_NETLINK, internet != Internet::None),
     ];
     let allowed = families.into_iter().filter(|(_, allowed)| *allowed);
     let other_family = allowed.map(|(family, _)| not(family)).collect();
@@ -332,11 +333,19 @@ fn refused_sockets(sockets: Sockets) -> CallRules {
         socket.push(other_protocols(libc::AF_INET6, libc::IPPROTO_ICMPV6, internet));
         socket.extend([libc::AF_INET, libc::AF_INET6].map(other_types));
     }
-    if internet == Internet::Machine {
-        let is_netlink =
-            ArgumentCondition::Is { argument: 0, value: libc::AF_NETLINK.cast_unsigned() };
-        let not_route = ArgumentCondition::IsNot { argument: 2, value: NETLINK_ROUTE };
-        socket.push(FilterRule { when: vec![is_netlink, not_route], errno: libc::EPROTONOSUPPORT });
+    let is_netlink = ArgumentCondition::Is { argument: 0, value: libc::AF_NETLINK.cast_unsigned() };
+    match internet {
+        Internet::None => {}
+        // ZeroMQ asks for the interfaces before it binds an address. It goes on after EOPNOTSUPP, and aborts
+        // the process after EAFNOSUPPORT.
+        Internet::Own => {
+            socket.push(FilterRule { when: vec![is_netlink], errno: libc::EOPNOTSUPP });
+        }
+        Internet::Machine => {
+            let not_route = ArgumentCondition::IsNot { argument: 2, value: NETLINK_ROUTE };
+            let when = vec![is_netlink, not_route];
+            socket.push(FilterRule { when, errno: libc::EPROTONOSUPPORT });
+        }
     }
     let mut pair = vec![FilterRule { when: vec![not(libc::AF_UNIX)], errno: libc::EAFNOSUPPORT }];
     if !local {

@@ -51,7 +51,8 @@ impl Jupyter {
 
     /// The program of a kernel.
     fn program(spec: &KernelSpec, path: Option<&String>) -> Result<FoundProgram, Failure> {
-        let first = spec.argv.first().map_or("", String::as_str);
+        let command = spec.command("");
+        let first = command.first().map_or("", String::as_str);
         let found = program_on_path(first, path.map_or("", String::as_str).as_ref());
         let found = found.map(|found| found.display().to_string());
         lookup::find(Some(found.as_deref().unwrap_or(first)), first, path)

@@ -19,6 +19,9 @@ const HOME_VARIABLE: &str = "R_HOME";
 /// R as a library, below R's home.
 const LIBRARY: &str = "lib/libR.so";
 
+/// The package that every R has, below R's home.
+const BASE_PACKAGE: &str = "library/base";
+
 /// The most bytes of R's start script that are read.
 const SCRIPT_BYTES_MAX: u64 = 256 * 1024;
 
@@ -111,12 +114,12 @@ fn reads_at_start(name: &str) -> bool {
     NAMES.contains(&name) || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
 }
 
-/// The home of an R: the directory above its `bin`, or the one that its start script names.
+/// The home of an R: the directory that its start script names, or the one above its `bin`.
 fn home(found: &FoundProgram) -> Result<PathBuf, Failure> {
     let above = found.way.real.parent().and_then(Path::parent).map(Path::to_owned);
     let named = script_home(&found.way.real);
-    let mut homes = above.into_iter().chain(named);
-    homes.find(|home| home.join(LIBRARY).is_file()).ok_or_else(|| {
+    let mut homes = named.into_iter().chain(above);
+    homes.find(|home| home.join(LIBRARY).is_file() && home.join(BASE_PACKAGE).is_dir()).ok_or_else(|| {
         cannot_run(
             &found.path,
             "its home has no lib/libR.so; install an R that was built as a library (Debian: r-base-core)",
