@@ -108,7 +108,7 @@ function mountFiles(pyodide, host, failure) {
 
 function sessionEnvironment() {
   const others = Object.entries(process.env).filter(([name]) => !name.startsWith('WINDLASS_'));
-  return { ...Object.fromEntries(others), HOME: '/home/pyodide', PWD: MOUNT_POINT };
+  return { ...Object.fromEntries(others), HOME: MOUNT_POINT, PWD: MOUNT_POINT };
 }
 
 /** Writes all bytes to one of the raw pipes. */

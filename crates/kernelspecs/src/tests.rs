@@ -52,7 +52,7 @@ fn the_first_directory_with_a_name_wins() {
 fn relative_and_repeated_directories_are_left_out() {
     let paths = paths_of(&[
         ("JUPYTER_PATH", Path::new("relative:/a/jupyter:/usr/share/jupyter")),
-        ("HOME", Path::new("/home/u")),
+        ("HOME", Path::new("/people/u")),
         ("VIRTUAL_ENV", Path::new("/v")),
     ]);
     let directories: Vec<_> = paths.kernel_directories().collect();
@@ -60,7 +60,7 @@ fn relative_and_repeated_directories_are_left_out() {
         "/a/jupyter/kernels",
         "/usr/share/jupyter/kernels",
         "/v/share/jupyter/kernels",
-        "/home/u/.local/share/jupyter/kernels",
+        "/people/u/.local/share/jupyter/kernels",
         "/usr/local/share/jupyter/kernels",
     ];
     assert_eq!(directories, expected.map(PathBuf::from));

@@ -87,10 +87,10 @@ impl Door {
         self.shared.client.get_or_try_init(|| (self.shared.connect)()).await
     }
 
-    /// The node's kinds of worker, if the node answers.
+    /// The node's kinds of worker, if a call has connected before. Never starts a node.
     pub(crate) async fn workers(&self) -> Option<&WorkerList> {
-        let ask = || async { self.client().await?.workers().await };
-        self.shared.workers.get_or_try_init(ask).await.ok()
+        let client = self.client_if_known()?;
+        self.shared.workers.get_or_try_init(|| client.workers()).await.ok()
     }
 
     /// The client of the node, if a call has connected before.

@@ -57,9 +57,7 @@ impl ServerHandler for Door {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let mut tools = schema::tools().to_vec();
-        if let Some(workers) = self.workers().await {
-            schema::name_languages(&mut tools, workers);
-        }
+        schema::name_languages(&mut tools, self.workers().await);
         if text_only(&context) {
             tools.iter_mut().for_each(|tool| tool.output_schema = None);
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use rmcp::model::{JsonObject, MetaObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 use windlass_protocol::api::WorkerList;
-use windlass_protocol::kinds;
+use windlass_protocol::kinds::{self, WorkerKind};
 
 pub(crate) const RUN: &str = "run";
 pub(crate) const CONTINUE: &str = "continue";
@@ -62,16 +62,34 @@ fn language() -> Value {
     json!({"type": "string", "default": kinds::DEFAULT.name})
 }
 
-/// Lists the workers that can start on this machine in the schema of `run`.
-pub(crate) fn name_languages(tools: &mut [Tool], workers: &WorkerList) {
-    let there = workers.workers.iter().filter(|worker| worker.missing.is_none());
-    let is_plain = |name: &&str| !kinds::find(name).is_some_and(|kind| kind.has_variants);
-    let names: Vec<&str> = there.map(|worker| &*worker.name).filter(is_plain).collect();
+/// Lists the workers that can start on this machine in the schema of `run`. Without the node's list, these are
+/// the built-in ones whose interpreter is on PATH.
+pub(crate) fn name_languages(tools: &mut [Tool], workers: Option<&WorkerList>) {
+    let names: Vec<&str> = match workers {
+        Some(list) => {
+            let there = list.workers.iter().filter(|worker| worker.missing.is_none());
+            let has_variants = |name: &str| kinds::find(name).is_some_and(|kind| kind.has_variants);
+            there.map(|worker| &*worker.name).filter(|name| !has_variants(name)).collect()
+        }
+        // Kinds without file extensions need more than an interpreter.
+        None => {
+            let usual = kinds::ALL.iter().filter(|kind| !kind.extensions.is_empty());
+            let is_there = |kind: &&WorkerKind| {
+                kind.name == kinds::DEFAULT.name || is_on_path(kind.interpreter)
+            };
+            usual.filter(is_there).map(|kind| kind.name).collect()
+        }
+    };
     let Some(run) = tools.iter_mut().find(|tool| tool.name == RUN) else { return };
     let schema = Arc::make_mut(&mut run.input_schema);
     if let Some(language) = schema.get_mut("properties").and_then(|all| all.get_mut("language")) {
         language["enum"] = json!(names);
     }
+}
+
+fn is_on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.is_absolute() && dir.join(program).is_file())
 }
 
 /// Claude Code shows a model only the names of tools until it searches for one. This flag makes it

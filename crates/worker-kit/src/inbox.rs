@@ -25,7 +25,7 @@ const KINDS: [&str; 6] =
 
 /// A whole message from the keeper.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Message {
+pub enum KeeperMessage {
     /// Run the code as a new turn. Ask [`Inbox::interrupted`] first: the interrupt may have come before.
     TurnStart { turn: TurnNo, code: Bytes },
     /// The answer to a `stdin_wait`. With `eof`, the code sees the end of its input after these bytes.
@@ -42,7 +42,7 @@ pub enum Message {
     Closed,
 }
 
-impl Message {
+impl KeeperMessage {
     fn body_bytes(&self) -> usize {
         match self {
             Self::TurnStart { code: body, .. }
@@ -70,7 +70,7 @@ pub enum InboxError {
 pub struct Inbox {
     decoder: Decoder,
     unfinished: Unfinished,
-    waiting: VecDeque<Message>,
+    waiting: VecDeque<KeeperMessage>,
     waiting_bytes: usize,
     /// The latest turn for which an interrupt has come. Turn numbers grow, so earlier ones do not matter.
     interrupted: Option<TurnNo>,
@@ -99,7 +99,7 @@ impl Inbox {
         clippy::should_implement_trait,
         reason = "no iterator: `None` means that nothing is there yet"
     )]
-    pub fn next(&mut self) -> Option<Message> {
+    pub fn next(&mut self) -> Option<KeeperMessage> {
         let message = self.waiting.pop_front()?;
         self.waiting_bytes -= message.body_bytes();
         Some(message)
@@ -128,23 +128,23 @@ impl Inbox {
         let whole = match serde_json::from_slice(&frame.header)? {
             ToWorker::TurnStart { turn, more } => {
                 joined(&mut self.unfinished.turn_start, turn, frame.body, more)?
-                    .map(|code| Message::TurnStart { turn, code })
+                    .map(|code| KeeperMessage::TurnStart { turn, code })
             }
             ToWorker::TurnInput { turn, more, eof } => {
                 joined(&mut self.unfinished.turn_input, turn, frame.body, more)?
-                    .map(|bytes| Message::Input { turn, bytes, eof })
+                    .map(|bytes| KeeperMessage::Input { turn, bytes, eof })
             }
             ToWorker::Interrupt { turn } => {
                 self.interrupted = self.interrupted.max(Some(turn));
-                Some(Message::Interrupt { turn })
+                Some(KeeperMessage::Interrupt { turn })
             }
             ToWorker::ToolResult { turn, call, ok, more } => self
                 .unfinished
                 .tool_result(call, ok, more, frame.body)?
-                .map(|body| Message::ToolResult { turn, call, ok, body }),
-            ToWorker::Fork { session } => Some(Message::Fork { session, body: frame.body }),
+                .map(|body| KeeperMessage::ToolResult { turn, call, ok, body }),
+            ToWorker::Fork { session } => Some(KeeperMessage::Fork { session, body: frame.body }),
             ToWorker::Shutdown { grace_ms } => {
-                Some(Message::Shutdown { grace: Duration::from_millis(grace_ms) })
+                Some(KeeperMessage::Shutdown { grace: Duration::from_millis(grace_ms) })
             }
         };
         if let Some(message) = whole {

@@ -147,7 +147,7 @@ fn a_message_is_bounded() {
     let last = stream(r#"{"kind":"turn_start","turn":1}"#);
     inbox.push(&last).unwrap();
     assert!(
-        matches!(inbox.next(), Some(Message::TurnStart { code, .. }) if code.len() == MESSAGE_BYTES_MAX)
+        matches!(inbox.next(), Some(KeeperMessage::TurnStart { code, .. }) if code.len() == MESSAGE_BYTES_MAX)
     );
     for _ in 0..128 {
         inbox.push(&part).unwrap();

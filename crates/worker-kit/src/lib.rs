@@ -13,8 +13,8 @@ mod link;
 pub mod outgoing;
 mod text;
 
-pub use inbox::{Inbox, InboxError, Message};
-pub use link::{Link, LinkError};
+pub use inbox::{Inbox, InboxError, KeeperMessage};
+pub use link::{Link, WorkerLinkError};
 pub use outgoing::Display;
 pub use text::shortened;
 pub use windlass_protocol::worker::{FD_VARIABLE, StartupFigures, WorkerOutcome};

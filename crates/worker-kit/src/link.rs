@@ -16,12 +16,12 @@ use windlass_protocol::worker::{
 };
 use windlass_protocol::{CallNo, Stream, TurnNo};
 
-use crate::inbox::{Inbox, InboxError, Message};
+use crate::inbox::{Inbox, InboxError, KeeperMessage};
 use crate::outgoing::{self, Display};
 
 /// Why a message was not sent, or why there is no link.
 #[derive(Debug, thiserror::Error)]
-pub enum LinkError {
+pub enum WorkerLinkError {
     #[error("{FD_VARIABLE} does not name the protocol socket: {0}")]
     NoSocket(String),
     /// The keeper is gone. The worker has nothing left to do.
@@ -56,11 +56,14 @@ enum InputEnd {
 impl Link {
     /// The socket that the environment names, close-on-exec. Call this first in `main`. The variable stays in
     /// the environment of the process: remove it from that of children.
-    pub fn from_environment() -> Result<Self, LinkError> {
-        let text = std::env::var(FD_VARIABLE).map_err(|e| LinkError::NoSocket(e.to_string()))?;
-        let number =
-            text.parse().map_err(|_| LinkError::NoSocket(format!("{text:?} is not a number")))?;
-        let socket = take_inherited(number).map_err(|e| LinkError::NoSocket(e.to_string()))?;
+    pub fn from_environment() -> Result<Self, WorkerLinkError> {
+        let text =
+            std::env::var(FD_VARIABLE).map_err(|e| WorkerLinkError::NoSocket(e.to_string()))?;
+        let number = text
+            .parse()
+            .map_err(|_| WorkerLinkError::NoSocket(format!("{text:?} is not a number")))?;
+        let socket =
+            take_inherited(number).map_err(|e| WorkerLinkError::NoSocket(e.to_string()))?;
         Ok(Self::over(socket))
     }
 
@@ -92,18 +95,18 @@ impl Link {
         }
     }
 
-    /// The next message among those that were read. [`Message::Closed`] again and again once the socket is
+    /// The next message among those that were read. [`KeeperMessage::Closed`] again and again once the socket is
     /// closed and all messages were taken.
     #[expect(
         clippy::should_implement_trait,
         reason = "no iterator: `None` means that nothing is there yet"
     )]
-    pub fn next(&mut self) -> Option<Message> {
-        self.inbox.next().or_else(|| self.end.as_ref().map(|_| Message::Closed))
+    pub fn next(&mut self) -> Option<KeeperMessage> {
+        self.inbox.next().or_else(|| self.end.as_ref().map(|_| KeeperMessage::Closed))
     }
 
     /// The next message. Blocks until there is one.
-    pub fn wait(&mut self) -> Message {
+    pub fn wait(&mut self) -> KeeperMessage {
         loop {
             if let Some(message) = self.next() {
                 return message;
@@ -112,7 +115,7 @@ impl Link {
             if let Some(message) = self.next() {
                 return message;
             }
-            let Some(socket) = &self.socket else { return Message::Closed };
+            let Some(socket) = &self.socket else { return KeeperMessage::Closed };
             // An interrupted call is repeated: an interrupt of a turn also comes as a message.
             let _ = poll(&mut [PollFd::new(socket, PollFlags::IN)], None);
         }
@@ -150,12 +153,17 @@ impl Link {
         worker: &str,
         capabilities: &[&str],
         startup: Option<&StartupFigures>,
-    ) -> Result<(), LinkError> {
+    ) -> Result<(), WorkerLinkError> {
         self.send_encoded(|out| outgoing::ready(out, worker, capabilities, startup))
     }
 
     /// Output of the running turn that does not go through the raw pipes.
-    pub fn output(&mut self, turn: TurnNo, stream: Stream, bytes: &[u8]) -> Result<(), LinkError> {
+    pub fn output(
+        &mut self,
+        turn: TurnNo,
+        stream: Stream,
+        bytes: &[u8],
+    ) -> Result<(), WorkerLinkError> {
         self.send_output(turn, stream, false, bytes)
     }
 
@@ -165,7 +173,7 @@ impl Link {
         turn: TurnNo,
         stream: Stream,
         bytes: &[u8],
-    ) -> Result<(), LinkError> {
+    ) -> Result<(), WorkerLinkError> {
         self.send_output(turn, stream, true, bytes)
     }
 
@@ -175,7 +183,7 @@ impl Link {
         stream: Stream,
         background: bool,
         bytes: &[u8],
-    ) -> Result<(), LinkError> {
+    ) -> Result<(), WorkerLinkError> {
         for part in bytes.chunks(CHUNK_BYTES_MAX) {
             let header = |_| FromWorker::Output { turn, stream, background };
             self.send_encoded(|out| outgoing::in_frames(out, part, header))?;
@@ -188,7 +196,7 @@ impl Link {
         turn: TurnNo,
         display: Display<'_>,
         body: &[u8],
-    ) -> Result<(), LinkError> {
+    ) -> Result<(), WorkerLinkError> {
         let header = |more| FromWorker::Display {
             turn,
             mime: outgoing::name(display.mime),
@@ -199,13 +207,13 @@ impl Link {
         self.send_encoded(|out| outgoing::in_frames(out, body, header))
     }
 
-    /// The code asks for input. The answer comes as [`Message::Input`].
+    /// The code asks for input. The answer comes as [`KeeperMessage::Input`].
     pub fn stdin_wait(
         &mut self,
         turn: TurnNo,
         prompt: &str,
         secret: bool,
-    ) -> Result<(), LinkError> {
+    ) -> Result<(), WorkerLinkError> {
         let prompt = prompt.to_owned();
         self.send_plain(FromWorker::StdinWait { turn, prompt, secret })
     }
@@ -218,14 +226,14 @@ impl Link {
         name: &str,
         deadline_ms: Option<u64>,
         arguments: &[u8],
-    ) -> Result<(), LinkError> {
+    ) -> Result<(), WorkerLinkError> {
         let name = outgoing::name(name);
         let header =
             |more| FromWorker::ToolCall { turn, call, name: name.clone(), deadline_ms, more };
         self.send_encoded(|out| outgoing::in_frames(out, arguments, header))
     }
 
-    pub fn tool_cancel(&mut self, turn: TurnNo, call: CallNo) -> Result<(), LinkError> {
+    pub fn tool_cancel(&mut self, turn: TurnNo, call: CallNo) -> Result<(), WorkerLinkError> {
         self.send_plain(FromWorker::ToolCancel { turn, call })
     }
 
@@ -235,7 +243,7 @@ impl Link {
         turn: TurnNo,
         outcome: WorkerOutcome,
         error: Option<(&str, &str)>,
-    ) -> Result<(), LinkError> {
+    ) -> Result<(), WorkerLinkError> {
         let error = error.map(|(name, message)| WorkerError {
             name: name.to_owned(),
             message: message.to_owned(),
@@ -243,27 +251,27 @@ impl Link {
         self.send_plain(FromWorker::Idle { turn, outcome, error })
     }
 
-    pub fn session_end(&mut self, reason: &str) -> Result<(), LinkError> {
+    pub fn session_end(&mut self, reason: &str) -> Result<(), WorkerLinkError> {
         self.send_plain(FromWorker::SessionEnd { reason: reason.to_owned() })
     }
 
     /// A message without a body. Its texts are shortened.
-    pub fn send_plain(&mut self, message: FromWorker) -> Result<(), LinkError> {
+    pub fn send_plain(&mut self, message: FromWorker) -> Result<(), WorkerLinkError> {
         self.send_encoded(|out| outgoing::plain(out, message))
     }
 
     /// A message with a body of at most one frame, for kinds that have no method here.
-    pub fn send_frame(&mut self, message: &FromWorker, body: Bytes) -> Result<(), LinkError> {
+    pub fn send_frame(&mut self, message: &FromWorker, body: Bytes) -> Result<(), WorkerLinkError> {
         self.send_encoded(|out| windlass_protocol::frame::encode(out, message, &body))
     }
 
     fn send_encoded(
         &mut self,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
-    ) -> Result<(), LinkError> {
+    ) -> Result<(), WorkerLinkError> {
         let mut frames = std::mem::take(&mut self.frames);
         frames.clear();
-        let sent = encode(&mut frames).map_err(LinkError::from);
+        let sent = encode(&mut frames).map_err(WorkerLinkError::from);
         let sent = sent.and_then(|()| self.write(&frames));
         if frames.capacity() <= 2 * FRAME_BYTES_MAX {
             self.frames = frames;
@@ -271,16 +279,16 @@ impl Link {
         sent
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<(), LinkError> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), WorkerLinkError> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            let Some(socket) = &self.socket else { return Err(LinkError::Closed) };
+            let Some(socket) = &self.socket else { return Err(WorkerLinkError::Closed) };
             match send(socket, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(count) => rest = &rest[count..],
                 Err(Errno::AGAIN) => self.wait_to_write()?,
                 Err(Errno::INTR) => {}
                 Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {
-                    return Err(LinkError::Closed);
+                    return Err(WorkerLinkError::Closed);
                 }
                 Err(other) => return Err(io::Error::from(other).into()),
             }
@@ -290,8 +298,8 @@ impl Link {
 
     /// Waits until the socket takes bytes, and reads what comes meanwhile: the keeper may itself wait until the
     /// worker reads.
-    fn wait_to_write(&mut self) -> Result<(), LinkError> {
-        let Some(socket) = &self.socket else { return Err(LinkError::Closed) };
+    fn wait_to_write(&mut self) -> Result<(), WorkerLinkError> {
+        let Some(socket) = &self.socket else { return Err(WorkerLinkError::Closed) };
         let mut wanted = PollFlags::OUT;
         if self.end.is_none() && self.inbox.has_room() {
             wanted |= PollFlags::IN;
@@ -354,11 +362,11 @@ mod tests {
             keeper
         });
         let code = Bytes::from_static(b"code");
-        assert_eq!(link.wait(), Message::TurnStart { turn: TurnNo(3), code });
+        assert_eq!(link.wait(), KeeperMessage::TurnStart { turn: TurnNo(3), code });
         drop(writer.join().unwrap());
-        assert_eq!(link.wait(), Message::Closed);
-        assert_eq!(link.next(), Some(Message::Closed));
-        assert!(matches!(link.session_end("over"), Err(LinkError::Closed)));
+        assert_eq!(link.wait(), KeeperMessage::Closed);
+        assert_eq!(link.next(), Some(KeeperMessage::Closed));
+        assert!(matches!(link.session_end("over"), Err(WorkerLinkError::Closed)));
     }
 
     #[test]
@@ -367,8 +375,8 @@ mod tests {
         keeper.write_all(&framed(r#"{"kind":"interrupt","turn":2}"#, b"")).unwrap();
         assert!(link.interrupted(TurnNo(2)));
         keeper.write_all(&framed(r#"{"kind":"turn_start","turn":2}"#, b"x")).unwrap();
-        assert_eq!(link.wait(), Message::Interrupt { turn: TurnNo(2) });
-        assert!(matches!(link.wait(), Message::TurnStart { .. }));
+        assert_eq!(link.wait(), KeeperMessage::Interrupt { turn: TurnNo(2) });
+        assert!(matches!(link.wait(), KeeperMessage::TurnStart { .. }));
         assert!(link.interrupted(TurnNo(2)));
         assert!(!link.interrupted(TurnNo(3)));
     }
@@ -391,7 +399,7 @@ mod tests {
             received.len()
         });
         link.tool_call(TurnNo(1), CallNo(2), "t.t", None, &vec![b'b'; size]).unwrap();
-        let Message::ToolResult { body, .. } = link.wait() else { panic!() };
+        let KeeperMessage::ToolResult { body, .. } = link.wait() else { panic!() };
         assert_eq!(body.len(), size / CHUNK_BYTES_MAX * CHUNK_BYTES_MAX);
         drop(link);
         assert!(peer.join().unwrap() > size);
@@ -402,7 +410,7 @@ mod tests {
         let (_keeper, mut link) = pair();
         let long = vec![0; 17 * 1024 * 1024];
         let refused = link.tool_call(TurnNo(1), CallNo(1), "t.t", None, &long);
-        assert!(matches!(refused, Err(LinkError::Refused(_))));
+        assert!(matches!(refused, Err(WorkerLinkError::Refused(_))));
         link.idle(TurnNo(1), WorkerOutcome::Ok, None).unwrap();
     }
 
@@ -411,8 +419,8 @@ mod tests {
         let (mut keeper, mut link) = pair();
         keeper.write_all(&framed(r#"{"kind":"interrupt","turn":1}"#, b"")).unwrap();
         keeper.write_all(b"\xff\xff\xff\xff").unwrap();
-        assert_eq!(link.wait(), Message::Interrupt { turn: TurnNo(1) });
-        assert_eq!(link.wait(), Message::Closed);
+        assert_eq!(link.wait(), KeeperMessage::Interrupt { turn: TurnNo(1) });
+        assert_eq!(link.wait(), KeeperMessage::Closed);
         assert!(link.malformed().is_some());
     }
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use crate::libr::{self, Sexp, parsed};
 use crate::session::{
-    ExitCause, InterruptState, Phase, RaisedError, RunningTurn, Session, Step, Waited,
+    ConsoleStep, LeaveCause, Phase, RInterrupt, RSession, RTurn, RaisedError, Waited,
 };
 use crate::signals::{self, RawWrite};
 use crate::{json, library};
@@ -31,7 +31,7 @@ static TOP: AtomicUsize = AtomicUsize::new(0);
 static RUNNING: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    static SESSION: RefCell<Option<Session>> = const { RefCell::new(None) };
+    static SESSION: RefCell<Option<RSession>> = const { RefCell::new(None) };
     static ERROR_TEXT: RefCell<ErrorText> = const { RefCell::new(ErrorText::Shown) };
     /// The expressions of the running turn, which R must not collect.
     static EXPRESSIONS: Cell<Sexp> = const { Cell::new(Sexp::NULL) };
@@ -65,12 +65,12 @@ pub fn begin_top_level() {
 }
 
 /// Sets the session whose turns run from now on.
-pub fn set_session(session: Session) {
+pub fn set_session(session: RSession) {
     SESSION.replace(Some(session));
 }
 
 /// Calls a function with the session. The function must not call R.
-pub fn with_session<T>(act: impl FnOnce(&mut Session) -> T) -> Option<T> {
+pub fn with_session<T>(act: impl FnOnce(&mut RSession) -> T) -> Option<T> {
     if signals::is_forked() {
         return None;
     }
@@ -110,12 +110,12 @@ unsafe extern "C-unwind" fn poll_events() {
         if read.interrupted {
             let raised = !seen.sigint && signals::sigint_was_taken_by_r();
             if raised {
-                turn.interrupt = InterruptState::Presumed;
+                turn.interrupt = RInterrupt::Presumed;
             }
             return !raised;
         }
         // A SIGINT without a frame comes from the code itself.
-        seen.sigint && !read.late && turn.interrupt < InterruptState::Requested
+        seen.sigint && !read.late && turn.interrupt < RInterrupt::Requested
     });
     if let Some(cause) = end {
         exit(cause);
@@ -159,29 +159,29 @@ unsafe extern "C-unwind" fn read_console(
 
 /// Runs turns until R's top level has to close an expression.
 fn run_to_line() {
-    show_held_error_text(Keep::IfTurnFailed);
+    show_held_error_text(KeptObject::IfTurnFailed);
     note_unhandled_error();
     loop {
         let is_pending = pending().load(Ordering::Relaxed) != 0;
         let raised = signals::sigint_was_taken_by_r();
         let step = with_session(|session| session.step(is_pending, raised));
-        match step.unwrap_or(Step::Exit(ExitCause::Closed)) {
-            Step::Parse => {
+        match step.unwrap_or(ConsoleStep::Exit(LeaveCause::Closed)) {
+            ConsoleStep::Parse => {
                 if parse() && evaluate(0) {
                     return;
                 }
             }
-            Step::Evaluate(index) => {
+            ConsoleStep::Evaluate(index) => {
                 if evaluate(index) {
                     return;
                 }
             }
-            Step::Show => {
+            ConsoleStep::Show => {
                 pending().store(0, Ordering::Relaxed);
                 library::show_plots();
                 flush_c_output();
             }
-            Step::Exit(cause) => exit(cause),
+            ConsoleStep::Exit(cause) => exit(cause),
         }
     }
 }
@@ -189,11 +189,11 @@ fn run_to_line() {
 /// R does not call handlers when its stack is exhausted. It keeps the text of the error.
 fn note_unhandled_error() {
     let jumped = with_session(|session| {
-        let evaluating = |turn: &mut RunningTurn| {
+        let evaluating = |turn: &mut RTurn| {
             matches!(turn.phase, Phase::Evaluating(_))
                 && turn.error.is_none()
                 && turn.quit.is_none()
-                && turn.interrupt == InterruptState::None
+                && turn.interrupt == RInterrupt::None
         };
         session.turn().is_some_and(evaluating)
     });
@@ -250,7 +250,7 @@ fn parse() -> bool {
 
 fn code_of_turn() -> Sexp {
     SESSION.with_borrow_mut(|session| {
-        let code = session.as_mut().and_then(Session::turn).map(|turn| turn.code.as_str());
+        let code = session.as_mut().and_then(RSession::turn).map(|turn| turn.code.as_str());
         json::text(code.unwrap_or_default())
     })
 }
@@ -281,14 +281,14 @@ fn evaluate(index: usize) -> bool {
         if visible {
             begin_printing(index);
             libr::print_value(value);
-            with_session(Session::end_result);
+            with_session(RSession::end_result);
         }
         libr::unprotect(1);
     }
     if signals::is_forked() {
         finish_child(index + 1);
     }
-    show_held_error_text(Keep::Nothing);
+    show_held_error_text(KeptObject::Nothing);
     with_session(|session| {
         if let Some(turn) = session.turn() {
             turn.phase = Phase::Closing(index);
@@ -326,7 +326,7 @@ fn begin_printing(index: usize) {
 
 /// Reads a line of input for the code.
 unsafe fn read_input(prompt: *const c_char, buffer: *mut c_uchar, length: c_int) -> c_int {
-    show_held_error_text(Keep::Nothing);
+    show_held_error_text(KeptObject::Nothing);
     forget_error();
     let most = usize::try_from(length).unwrap_or_default().saturating_sub(2);
     let is_pending = pending().load(Ordering::Relaxed) != 0;
@@ -353,7 +353,7 @@ enum InputRead {
     Line,
     End,
     Interrupted,
-    Exit(ExitCause),
+    Exit(LeaveCause),
 }
 
 /// Asks for a line and stores it with a NUL.
@@ -405,16 +405,16 @@ fn forget_error() {
 
 /// When a held report stays unshown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Keep {
+enum KeptObject {
     /// The turn ends with this error, and its traceback has the report.
     IfTurnFailed,
     Nothing,
 }
 
 /// Shows a report of R that was held back, because the code continues after the error.
-fn show_held_error_text(keep: Keep) {
+fn show_held_error_text(keep: KeptObject) {
     if let ErrorText::Held(text) = ERROR_TEXT.replace(ErrorText::Shown)
-        && keep == Keep::Nothing
+        && keep == KeptObject::Nothing
     {
         signals::write_raw(libc::STDERR_FILENO, &text);
         forget_error();
@@ -451,8 +451,8 @@ fn is_held(bytes: &[u8]) -> bool {
         }
         expected
     });
-    let uncaught = |session: &mut Session| {
-        session.turn().is_some_and(|turn| turn.interrupt == InterruptState::Uncaught)
+    let uncaught = |session: &mut RSession| {
+        session.turn().is_some_and(|turn| turn.interrupt == RInterrupt::Uncaught)
     };
     expected || bytes == b"\n" && with_session(uncaught) == Some(true)
 }
@@ -507,7 +507,7 @@ fn flush_c_output() {
 }
 
 /// Ends the process, from any depth of the stack.
-pub fn exit(cause: ExitCause) -> ! {
+pub fn exit(cause: LeaveCause) -> ! {
     let in_turn = with_session(|session| session.turn().is_some()) == Some(true);
     if !in_turn {
         // SAFETY: R is at its top level. R catches the errors of finalizers.
@@ -519,7 +519,7 @@ pub fn exit(cause: ExitCause) -> ! {
     // SAFETY: R removes its own directory.
     unsafe { libr::remove_temporary_directory() };
     flush_c_output();
-    if cause == ExitCause::Shutdown {
+    if cause == LeaveCause::Shutdown {
         with_session(|session| session.end("shutdown"));
     }
     signals::leave(0);

@@ -50,7 +50,7 @@ static LIBRARY: OnceLock<Library> = OnceLock::new();
 
 /// Why R cannot be loaded.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadError {
+pub enum RLoadError {
     #[error("R was not found: set R_HOME, or install R so that `R` is on PATH")]
     NotFound,
     #[error("{path} cannot be loaded: R must be built as a shared library (--enable-R-shlib)")]
@@ -64,7 +64,7 @@ pub enum LoadError {
 }
 
 /// Loads libR from R's home directory. Every required symbol is checked, so that no later call can fail.
-pub fn load(home: &Path) -> Result<(), LoadError> {
+pub fn load(home: &Path) -> Result<(), RLoadError> {
     let libraries = home.join("lib");
     for name in ["libRblas.so", "libRlapack.so"] {
         let path = libraries.join(name);
@@ -77,7 +77,7 @@ pub fn load(home: &Path) -> Result<(), LoadError> {
     let required = || FUNCTIONS.iter().chain(VARIABLES).copied();
     for name in required() {
         if address_in(&library, name).is_none() {
-            return Err(LoadError::Symbol { name });
+            return Err(RLoadError::Symbol { name });
         }
     }
     // A second load returns the same library.
@@ -85,10 +85,10 @@ pub fn load(home: &Path) -> Result<(), LoadError> {
     Ok(())
 }
 
-fn open(path: &Path) -> Result<Library, LoadError> {
+fn open(path: &Path) -> Result<Library, RLoadError> {
     // SAFETY: the initialisers of R's libraries have no preconditions. Packages need the symbols globally.
     unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
-        .map_err(|cause| LoadError::Library { path: path.to_owned(), cause })
+        .map_err(|cause| RLoadError::Library { path: path.to_owned(), cause })
 }
 
 fn address_in(library: &Library, name: &str) -> Option<usize> {
@@ -282,10 +282,10 @@ pub struct Installation {
 
 impl Installation {
     /// Finds R by `R_HOME`, or asks the program `R` on PATH.
-    pub fn find() -> Result<Self, LoadError> {
+    pub fn find() -> Result<Self, RLoadError> {
         let home = match std::env::var_os("R_HOME").filter(|home| !home.is_empty()) {
             Some(home) => PathBuf::from(home),
-            None => ask_for_home().ok_or(LoadError::NotFound)?,
+            None => ask_for_home().ok_or(RLoadError::NotFound)?,
         };
         let script = std::fs::read_to_string(home.join("bin/R")).unwrap_or_default();
         let mut variables = vec![("R_HOME", home.clone().into_os_string())];

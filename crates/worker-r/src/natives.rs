@@ -9,7 +9,7 @@ use windlass_worker_kit::Display;
 use crate::console::{self, with_session};
 use crate::json::{self, first_text};
 use crate::libr::{self, CallRoutine, Sexp, kind};
-use crate::session::{ExitCause, InterruptState, RaisedError, ToolAnswer, ToolRequest, Waited};
+use crate::session::{LeaveCause, RInterrupt, RToolAnswer, RToolRequest, RaisedError, Waited};
 
 /// Registers the functions under their names.
 pub fn register() {
@@ -50,7 +50,7 @@ extern "C-unwind" fn windlass_error(name: Sexp, message: Sexp, traceback: Sexp) 
 extern "C-unwind" fn windlass_interrupt() -> Sexp {
     with_session(|session| {
         if let Some(turn) = session.turn() {
-            turn.interrupt = InterruptState::Uncaught;
+            turn.interrupt = RInterrupt::Uncaught;
         }
     });
     libr::nil()
@@ -92,12 +92,12 @@ extern "C-unwind" fn windlass_tools(requests: Sexp) -> Sexp {
 enum Called {
     Value(Sexp),
     Interrupted,
-    Exit(ExitCause),
+    Exit(LeaveCause),
 }
 
 fn call_tools(requests: Sexp) -> Called {
     // SAFETY: the caller in R passes a list of lists of three.
-    let read: Vec<Result<ToolRequest, Value>> = unsafe {
+    let read: Vec<Result<RToolRequest, Value>> = unsafe {
         (0..libr::length(requests))
             .map(|index| request(libr::element_at(requests, index)))
             .collect()
@@ -110,7 +110,7 @@ fn call_tools(requests: Sexp) -> Called {
         );
         return Called::Value(answers(&failed));
     }
-    let requests: Vec<ToolRequest> = read.into_iter().flatten().collect();
+    let requests: Vec<RToolRequest> = read.into_iter().flatten().collect();
     let waited = with_session(|session| {
         if session.read_frames().interrupted {
             return Waited::Interrupted;
@@ -131,7 +131,7 @@ fn call_tools(requests: Sexp) -> Called {
 
 /// # Safety
 /// The value is a list of a name, arguments and a number.
-unsafe fn request(value: Sexp) -> Result<ToolRequest, Value> {
+unsafe fn request(value: Sexp) -> Result<RToolRequest, Value> {
     // SAFETY: the caller's promise.
     let (name, arguments, deadline) = unsafe {
         let deadline = *libr::reals(libr::element_at(value, 2));
@@ -146,10 +146,10 @@ unsafe fn request(value: Sexp) -> Result<ToolRequest, Value> {
     )]
     let deadline_ms = (deadline >= 0.0).then_some(deadline as u64);
     let arguments = serde_json::to_vec(&object).map_err(|error| bad(error.to_string()))?;
-    Ok(ToolRequest { name: name.unwrap_or_default(), arguments, deadline_ms })
+    Ok(RToolRequest { name: name.unwrap_or_default(), arguments, deadline_ms })
 }
 
-fn answers(answers: &[ToolAnswer]) -> Sexp {
+fn answers(answers: &[RToolAnswer]) -> Sexp {
     // SAFETY: the list is protected while its elements are allocated.
     unsafe {
         let list = libr::protect(libr::allocate(kind::LIST, answers.len().cast_signed()));

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use serde_json::Value;
 use windlass_worker_kit::{
-    CallNo, Display, Link, LinkError, Message, Stream, TurnNo, WorkerOutcome,
+    CallNo, Display, KeeperMessage, Link, Stream, TurnNo, WorkerLinkError, WorkerOutcome,
 };
 
 /// Bytes of a printed result that are collected before they are sent.
@@ -26,7 +26,7 @@ pub enum Phase {
 
 /// What R does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum ConsoleStep {
     /// Parse the code of the turn.
     Parse,
     /// Evaluate the expression of this number.
@@ -34,12 +34,12 @@ pub enum Step {
     /// Show the plots of the turn.
     Show,
     /// Clean up and end the process.
-    Exit(ExitCause),
+    Exit(LeaveCause),
 }
 
 /// Why the process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExitCause {
+pub enum LeaveCause {
     Shutdown,
     /// The keeper has closed the socket.
     Closed,
@@ -58,12 +58,12 @@ pub struct RaisedError {
 pub enum Waited<T> {
     Done(T),
     Interrupted,
-    Exit(ExitCause),
+    Exit(LeaveCause),
 }
 
 /// The turn that runs.
 #[derive(Debug)]
-pub struct RunningTurn {
+pub struct RTurn {
     pub number: TurnNo,
     pub code: String,
     pub phase: Phase,
@@ -72,15 +72,15 @@ pub struct RunningTurn {
     pub error: Option<RaisedError>,
     /// The status with which the code has called `quit`.
     pub quit: Option<i32>,
-    pub interrupt: InterruptState,
-    input: TurnInput,
+    pub interrupt: RInterrupt,
+    input: ConsoleInput,
     /// The printed value of the last expression, until it is sent. `None` while output is not the result.
     result: Option<Vec<u8>>,
 }
 
 /// How far an interrupt of the running turn has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum InterruptState {
+pub enum RInterrupt {
     None,
     /// Its frame was read. R itself seems to have received the SIGINT, in a wait that R interrupts on its own, and
     /// the code has handled the interrupt.
@@ -93,37 +93,37 @@ pub enum InterruptState {
 
 /// Input that has come and was not read.
 #[derive(Debug, Default)]
-struct TurnInput {
+struct ConsoleInput {
     unread: VecDeque<u8>,
     /// The end of input follows what is unread.
     ended: bool,
 }
 
 #[derive(Debug)]
-pub struct Session {
+pub struct RSession {
     link: Link,
-    waiting: VecDeque<Message>,
-    turn: Option<RunningTurn>,
+    waiting: VecDeque<KeeperMessage>,
+    turn: Option<RTurn>,
     last_call: u64,
 }
 
 /// One call of a host tool.
 #[derive(Debug)]
-pub struct ToolRequest {
+pub struct RToolRequest {
     pub name: String,
     pub arguments: Vec<u8>,
     pub deadline_ms: Option<u64>,
 }
 
 /// The answer of a host tool: its value, or the error object.
-pub type ToolAnswer = Result<Value, Value>;
+pub type RToolAnswer = Result<Value, Value>;
 
-impl Session {
+impl RSession {
     pub fn new(link: Link) -> Self {
         Self { link, waiting: VecDeque::new(), turn: None, last_call: 0 }
     }
 
-    pub fn ready(&mut self, worker: &str, capabilities: &[&str]) -> Result<(), LinkError> {
+    pub fn ready(&mut self, worker: &str, capabilities: &[&str]) -> Result<(), WorkerLinkError> {
         self.link.ready(worker, capabilities, None)
     }
 
@@ -132,26 +132,26 @@ impl Session {
         let _ = self.link.session_end(reason);
     }
 
-    pub fn turn(&mut self) -> Option<&mut RunningTurn> {
+    pub fn turn(&mut self) -> Option<&mut RTurn> {
         self.turn.as_mut()
     }
 
     /// Decides what R does next. Called at R's top level only, so a turn in the phase `Evaluating` was left by a
     /// jump. Waits for the next turn if none runs. `pending` says that R has not yet raised an interrupt, `raised` that R
     /// may have raised one without the worker's knowledge.
-    pub fn step(&mut self, pending: bool, raised: bool) -> Step {
+    pub fn step(&mut self, pending: bool, raised: bool) -> ConsoleStep {
         loop {
             let Some(phase) = self.turn.as_ref().map(|turn| turn.phase) else {
                 match self.next_turn() {
-                    Ok(()) => return Step::Parse,
-                    Err(cause) => return Step::Exit(cause),
+                    Ok(()) => return ConsoleStep::Parse,
+                    Err(cause) => return ConsoleStep::Exit(cause),
                 }
             };
             let fresh = self.read_frames().interrupted;
             let Some(turn) = self.turn.as_mut() else { continue };
             let presumed = fresh && raised;
             if presumed {
-                turn.interrupt = InterruptState::Presumed;
+                turn.interrupt = RInterrupt::Presumed;
             }
             let unraised = fresh && !presumed || pending;
             let next = match phase {
@@ -160,7 +160,7 @@ impl Session {
                     None
                 }
                 Phase::Closing(_) if unraised => {
-                    turn.interrupt = InterruptState::Uncaught;
+                    turn.interrupt = RInterrupt::Uncaught;
                     None
                 }
                 Phase::Closing(index) if turn.is_stopped() || index + 1 >= turn.count => None,
@@ -172,28 +172,28 @@ impl Session {
             };
             let Some(next) = next else {
                 turn.phase = Phase::Showing;
-                return Step::Show;
+                return ConsoleStep::Show;
             };
             turn.phase = Phase::Evaluating(next);
-            return Step::Evaluate(next);
+            return ConsoleStep::Evaluate(next);
         }
     }
 
-    fn next_turn(&mut self) -> Result<(), ExitCause> {
+    fn next_turn(&mut self) -> Result<(), LeaveCause> {
         loop {
             let message = match self.waiting.pop_front() {
                 Some(message) => message,
                 None => self.link.wait(),
             };
             match message {
-                Message::TurnStart { turn, code } => {
+                KeeperMessage::TurnStart { turn, code } => {
                     self.begin_turn(turn, &code);
                     if self.turn.is_some() {
                         return Ok(());
                     }
                 }
-                Message::Shutdown { .. } => return Err(ExitCause::Shutdown),
-                Message::Closed => return Err(ExitCause::Closed),
+                KeeperMessage::Shutdown { .. } => return Err(LeaveCause::Shutdown),
+                KeeperMessage::Closed => return Err(LeaveCause::Closed),
                 // Late for a turn that is over, or not for this worker.
                 _ => {}
             }
@@ -215,15 +215,15 @@ impl Session {
             self.send_idle(number, WorkerOutcome::Error, Some(("ParseError", message)));
             return;
         };
-        self.turn = Some(RunningTurn {
+        self.turn = Some(RTurn {
             number,
             code,
             phase: Phase::Parsing,
             count: 0,
             error: None,
             quit: None,
-            interrupt: InterruptState::None,
-            input: TurnInput::default(),
+            interrupt: RInterrupt::None,
+            input: ConsoleInput::default(),
             result: None,
         });
     }
@@ -253,7 +253,7 @@ impl Session {
     }
 
     /// Sends a message. If the socket is closed, the next wait says so.
-    fn send(&mut self, message: impl FnOnce(&mut Link) -> Result<(), LinkError>) {
+    fn send(&mut self, message: impl FnOnce(&mut Link) -> Result<(), WorkerLinkError>) {
         let _ = message(&mut self.link);
     }
 
@@ -265,20 +265,20 @@ impl Session {
         let mut end = None;
         while let Some(message) = self.link.next() {
             match message {
-                Message::Interrupt { turn } => {
+                KeeperMessage::Interrupt { turn } => {
                     let running = self.turn.as_ref().is_some_and(|running| running.number == turn);
                     late |= !running;
                 }
-                Message::Closed => {
-                    if self.waiting.back() != Some(&Message::Closed) {
-                        self.waiting.push_back(Message::Closed);
+                KeeperMessage::Closed => {
+                    if self.waiting.back() != Some(&KeeperMessage::Closed) {
+                        self.waiting.push_back(KeeperMessage::Closed);
                     }
-                    end = Some(ExitCause::Closed);
+                    end = Some(LeaveCause::Closed);
                     break;
                 }
                 other => {
-                    if matches!(other, Message::Shutdown { .. }) {
-                        end = Some(ExitCause::Shutdown);
+                    if matches!(other, KeeperMessage::Shutdown { .. }) {
+                        end = Some(LeaveCause::Shutdown);
                     }
                     self.waiting.push_back(other);
                 }
@@ -286,32 +286,34 @@ impl Session {
         }
         let mut interrupted = false;
         if let Some(turn) = &mut self.turn {
-            let known = turn.interrupt != InterruptState::None;
+            let known = turn.interrupt != RInterrupt::None;
             interrupted = !known && self.link.interrupted(turn.number);
             if interrupted {
-                turn.interrupt = InterruptState::Requested;
+                turn.interrupt = RInterrupt::Requested;
             }
         }
         FramesRead { interrupted, late, end }
     }
 
     /// The next message that belongs to the running turn.
-    fn wait_in_turn(&mut self, number: TurnNo) -> Waited<Message> {
+    fn wait_in_turn(&mut self, number: TurnNo) -> Waited<KeeperMessage> {
         loop {
             let message = match self.waiting.pop_front() {
                 Some(message) => message,
                 None => self.link.wait(),
             };
             match message {
-                Message::Interrupt { turn } if turn == number => {
+                KeeperMessage::Interrupt { turn } if turn == number => {
                     if let Some(turn) = &mut self.turn {
-                        turn.interrupt = turn.interrupt.max(InterruptState::Requested);
+                        turn.interrupt = turn.interrupt.max(RInterrupt::Requested);
                     }
                     return Waited::Interrupted;
                 }
-                Message::Shutdown { .. } => return Waited::Exit(ExitCause::Shutdown),
-                Message::Closed => return Waited::Exit(ExitCause::Closed),
-                Message::Interrupt { .. } | Message::TurnStart { .. } | Message::Fork { .. } => {}
+                KeeperMessage::Shutdown { .. } => return Waited::Exit(LeaveCause::Shutdown),
+                KeeperMessage::Closed => return Waited::Exit(LeaveCause::Closed),
+                KeeperMessage::Interrupt { .. }
+                | KeeperMessage::TurnStart { .. }
+                | KeeperMessage::Fork { .. } => {}
                 message => return Waited::Done(message),
             }
         }
@@ -337,7 +339,7 @@ impl Session {
     fn wait_for_input(&mut self, number: TurnNo) -> Waited<()> {
         loop {
             match self.wait_in_turn(number) {
-                Waited::Done(Message::Input { turn, bytes, eof }) if turn == number => {
+                Waited::Done(KeeperMessage::Input { turn, bytes, eof }) if turn == number => {
                     if let Some(turn) = &mut self.turn {
                         turn.input.add(&bytes, eof);
                     }
@@ -351,22 +353,24 @@ impl Session {
     }
 
     /// Calls host tools, all at once, and waits for all answers. They are in the order of the requests.
-    pub fn call_tools(&mut self, requests: &[ToolRequest]) -> Waited<Vec<ToolAnswer>> {
+    pub fn call_tools(&mut self, requests: &[RToolRequest]) -> Waited<Vec<RToolAnswer>> {
         self.flush_result();
         let Some(turn) = &self.turn else { return Waited::Done(Vec::new()) };
         let number = turn.number;
         let first = self.last_call + 1;
-        let mut answers: Vec<Option<ToolAnswer>> = Vec::new();
+        let mut answers: Vec<Option<RToolAnswer>> = Vec::new();
         for request in requests {
             self.last_call += 1;
             let call = CallNo(self.last_call);
-            let ToolRequest { name, arguments, deadline_ms } = request;
+            let RToolRequest { name, arguments, deadline_ms } = request;
             let sent = self.link.tool_call(number, call, name, *deadline_ms, arguments);
             answers.push(sent.err().map(|error| Err(refused(&error))));
         }
         while answers.iter().any(Option::is_none) {
             match self.wait_in_turn(number) {
-                Waited::Done(Message::ToolResult { call: CallNo(call), ok, body, .. }) => {
+                Waited::Done(KeeperMessage::ToolResult {
+                    call: CallNo(call), ok, body, ..
+                }) => {
                     let index = call.checked_sub(first).and_then(|at| usize::try_from(at).ok());
                     let Some(slot) = index.and_then(|at| answers.get_mut(at)) else { continue };
                     slot.get_or_insert_with(|| answer(ok, &body));
@@ -422,7 +426,7 @@ impl Session {
     }
 }
 
-/// What [`Session::read_frames`] has found.
+/// What [`RSession::read_frames`] has found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FramesRead {
     /// The running turn was interrupted just now.
@@ -430,12 +434,12 @@ pub struct FramesRead {
     /// There was an interrupt of another turn.
     pub late: bool,
     /// The keeper has asked the worker to end, or is gone.
-    pub end: Option<ExitCause>,
+    pub end: Option<LeaveCause>,
 }
 
-impl RunningTurn {
+impl RTurn {
     fn is_stopped(&self) -> bool {
-        self.interrupt == InterruptState::Uncaught || self.error.is_some() || self.quit.is_some()
+        self.interrupt == RInterrupt::Uncaught || self.error.is_some() || self.quit.is_some()
     }
 
     /// R has returned to its top level in the middle of the turn.
@@ -444,22 +448,22 @@ impl RunningTurn {
             return;
         }
         match self.interrupt {
-            InterruptState::None => self.error = Some(aborted()),
-            _ => self.interrupt = InterruptState::Uncaught,
+            RInterrupt::None => self.error = Some(aborted()),
+            _ => self.interrupt = RInterrupt::Uncaught,
         }
     }
 
     /// Code may turn an interrupt into an error; the turn was interrupted all the same.
     fn was_interrupted(&self) -> bool {
         match self.interrupt {
-            InterruptState::Uncaught => true,
-            InterruptState::Presumed | InterruptState::Requested => self.error.is_some(),
-            InterruptState::None => false,
+            RInterrupt::Uncaught => true,
+            RInterrupt::Presumed | RInterrupt::Requested => self.error.is_some(),
+            RInterrupt::None => false,
         }
     }
 }
 
-impl TurnInput {
+impl ConsoleInput {
     fn add(&mut self, bytes: &[u8], eof: bool) {
         self.unread.extend(bytes);
         self.ended |= eof;
@@ -490,16 +494,16 @@ fn text_without_nul(code: &[u8]) -> Option<String> {
     (!text.contains('\0')).then(|| text.replace("\r\n", "\n"))
 }
 
-fn answer(ok: bool, body: &[u8]) -> ToolAnswer {
+fn answer(ok: bool, body: &[u8]) -> RToolAnswer {
     let value = serde_json::from_slice(body).map_err(|error| {
         serde_json::json!({"message": format!("the answer is not JSON: {error}"), "code": "tool_failed"})
     })?;
     if ok { Ok(value) } else { Err(value) }
 }
 
-fn refused(error: &LinkError) -> Value {
+fn refused(error: &WorkerLinkError) -> Value {
     let code = match error {
-        LinkError::Refused(_) => "message_too_large",
+        WorkerLinkError::Refused(_) => "message_too_large",
         _ => "tool_host_gone",
     };
     serde_json::json!({"message": error.to_string(), "code": code})

@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt;
 
 use windlass_worker_kit::{FD_VARIABLE, Link, TERMINAL_VARIABLE, capability};
 
-use crate::libr::{self, Installation, LoadError};
-use crate::session::Session;
+use crate::libr::{self, Installation, RLoadError};
+use crate::session::RSession;
 use crate::{console, json, library, signals};
 
 /// The longest output of R's start that is kept, for each of the two streams.
@@ -31,7 +31,7 @@ pub enum Profiles {
 }
 
 /// Loads and initialises R, and sets its callbacks. Nothing of a session runs yet.
-pub fn initialize(profiles: Profiles) -> Result<(), LoadError> {
+pub fn initialize(profiles: Profiles) -> Result<(), RLoadError> {
     let installation = Installation::find()?;
     set_environment(&installation);
     libr::load(&installation.home)?;
@@ -80,7 +80,7 @@ pub fn attach(link: Link, socket: RawFd) {
         libr::base_environment(),
     );
     let version = json::first_text(version).unwrap_or_else(|| "R".to_owned());
-    let mut session = Session::new(link);
+    let mut session = RSession::new(link);
     // If the socket is closed, the first wait says so.
     let _ = session.ready(&version, &CAPABILITIES);
     console::set_session(session);

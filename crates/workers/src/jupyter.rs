@@ -28,7 +28,7 @@ use serde_json::Value;
 use tokio::select;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use windlass_kernelspecs::{KERNEL_FILE, KernelSpec};
-use windlass_worker_kit::{Link, Message, capability};
+use windlass_worker_kit::{KeeperMessage, Link, capability};
 
 use adapter::{Adapter, KernelTraits, WorkerEnd};
 use kernel::KernelProcess;
@@ -150,7 +150,7 @@ async fn ended(link: &mut Link) {
     while watch.readable().await.is_ok() {
         watch.look(link);
         while let Some(message) = link.next() {
-            if matches!(message, Message::Shutdown { .. } | Message::Closed) {
+            if matches!(message, KeeperMessage::Shutdown { .. } | KeeperMessage::Closed) {
                 return;
             }
         }

@@ -66,7 +66,7 @@ pub struct PreparedReport {
 
 /// Why a zygote cannot work.
 #[derive(Debug, thiserror::Error)]
-pub enum ZygoteError {
+pub enum ForkServerError {
     #[error("descriptor {NODE} is not the node's socket: {0}")]
     NoNode(io::Error),
     #[error("the node did not send the directories that sessions can write to")]
@@ -85,13 +85,13 @@ pub enum ZygoteEnd {
 }
 
 /// The zygote's life.
-pub fn run(interpreter: &mut impl WarmInterpreter) -> Result<ZygoteEnd, ZygoteError> {
-    let node = take_inherited(NODE).map_err(ZygoteError::NoNode)?;
+pub fn run(interpreter: &mut impl WarmInterpreter) -> Result<ZygoteEnd, ForkServerError> {
+    let node = take_inherited(NODE).map_err(ForkServerError::NoNode)?;
     let roots = receive_roots(&node)?;
     let report = interpreter.prepare(roots.as_deref());
     interpreter.rehearse();
     zygote_side::warm();
-    zygote_side::stop_threads().map_err(ZygoteError::Threads)?;
+    zygote_side::stop_threads().map_err(ForkServerError::Threads)?;
     zygote_side::fill_gaps();
     send_report(&node, &report);
     let mut connections = Connections { node, open: VecDeque::new() };
@@ -273,12 +273,12 @@ fn receive_request(connection: &OwnedFd) -> Option<ForkRequest> {
 }
 
 /// Directories that sessions can write to; `None` if the node does not know them.
-fn receive_roots(node: &OwnedFd) -> Result<Option<Vec<OsString>>, ZygoteError> {
+fn receive_roots(node: &OwnedFd) -> Result<Option<Vec<OsString>>, ForkServerError> {
     let received = receive(node.as_fd(), RecvFlags::empty()).ok();
     let content = received
         .filter(|(kind, descriptors)| kind == b"R" && descriptors.len() == 1)
         .and_then(|(_, mut descriptors)| read_whole(descriptors.pop()?).ok())
-        .ok_or(ZygoteError::NoRoots)?;
+        .ok_or(ForkServerError::NoRoots)?;
     let mut parts = content.split(|byte| *byte == 0);
     let known = parts.next() == Some(b"known");
     Ok(known.then(|| parts.map(|root| OsString::from_vec(root.to_vec())).collect()))

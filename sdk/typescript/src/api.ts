@@ -61,7 +61,7 @@ export interface CreateSession {
   id?: SessionId | null;
   /** The idle timeout: the session ends after this many seconds without a client and without a turn. 0: never. Default: the node's idle timeout, one day unless the node was started with another. */
   idle_s?: number | null;
-  /** The interpreter, or the directory of a virtual environment. Default: the nearest `.venv` at or above the workspace, else the interpreter on PATH. */
+  /** The interpreter, or the directory of a virtual environment. Default for Python: the nearest `.venv` at or above the workspace, else the interpreter on PATH. */
   interpreter?: string | null;
   /** How long an interrupted turn may take to stop. After that, its worker is killed. */
   interrupt_grace_ms?: number | null;
@@ -71,9 +71,11 @@ export interface CreateSession {
   owner?: Owner | null;
   /** What the code may access. Default: the preset `workspace`. */
   policy?: PolicyRequest | null;
+  /** Gives the code a terminal of this size. Only the worker `shell` has terminals. */
+  terminal?: TerminalSize | null;
   /** The session's first turn. It runs before any turn of another client that knows the id. */
   turn?: SubmitTurn | null;
-  /** The kind of worker. Default: `python`. */
+  /** The kind of worker, as `GET /v1/workers` names it, or `jupyter:KERNEL`. Default: `python`. */
   worker?: string | null;
   /** The directory that the code works in. Default: a new directory for this session. */
   workspace?: string | null;
@@ -167,6 +169,8 @@ export interface Environment {
   preload: string[];
   /** The program that the name resolves to. */
   program?: string | null;
+  /** The kind of worker. */
+  worker?: string;
   zygote: ZygoteInfo;
 }
 
@@ -938,6 +942,12 @@ export interface SubmitTurn {
   wait_ms?: number;
 }
 
+/** The size of a session's terminal, in characters. */
+export interface TerminalSize {
+  columns: number;
+  rows: number;
+}
+
 /** A tool rule: `files.read`, `files.*` or `*`. */
 export type ToolRule = string;
 
@@ -996,6 +1006,33 @@ export interface Usage {
   peak_rss_bytes: number;
   wall_ms: number;
 }
+
+/** One kind of worker. */
+export interface WorkerInfo {
+  /** The file name extensions of the language. */
+  extensions?: string[];
+  /** The program that runs the code. */
+  interpreter?: string | null;
+  /** The name of the language. */
+  language: string;
+  /** What is missing on this machine, and how to get it. Absent if sessions of this kind can start. */
+  missing?: string | null;
+  /** The name by which a session requests this kind. */
+  name: string;
+  source: WorkerSource;
+  /** How workers of this kind can be started. */
+  starts?: StartedBy[];
+}
+
+/** The reply of `GET /v1/workers`. */
+export interface WorkerList {
+  /** Why the workers of the user's configuration file are not used. */
+  error?: string | null;
+  workers: WorkerInfo[];
+}
+
+/** Where a kind of worker comes from. */
+export type WorkerSource = "built_in" | "configured";
 
 export type WorkspaceAccess = "read" | "write";
 

@@ -95,10 +95,10 @@ class Tools(WithWorker):
         self.host.offer("host.run", lambda args, shell, cwd, env, input: {
             "returncode": 2, "stdout": input or "b3V0", "stderr": "ZXJy"})
         for code, shown in (
-            ("import urllib.request as u; r = u.urlopen('https://a.example/x'); r.status, r.read(), r.headers['Content-Type']",
+            ("import urllib.request as u; r = u.urlopen('https://127.0.0.1/x'); r.status, r.read(), r.headers['Content-Type']",
              "(201, b'hi', 'text/x')"),
-            ("u.urlopen(u.Request('http://a.example/', data=b'\\xff', method='PUT')).read()", r"b'\xff'"),
-            ("from pyodide.http import pyfetch\nr = await pyfetch('http://b.example')\nr.ok, await r.string()", "(True, 'hi')"),
+            ("u.urlopen(u.Request('http://127.0.0.1/', data=b'\\xff', method='PUT')).read()", r"b'\xff'"),
+            ("from pyodide.http import pyfetch\nr = await pyfetch('http://127.0.0.1:81')\nr.ok, await r.string()", "(True, 'hi')"),
             ("import socket; socket.gethostbyname('b.example')", "'192.0.2.7'"),
             ("[a[4][:2] for a in socket.getaddrinfo('b.example', 80)]", "[('192.0.2.7', 80), ('2001:db8::1', 80)]"),
             ("import subprocess; r = subprocess.run(['a', 'b'], capture_output=True); r.returncode, r.stdout, r.stderr",
@@ -112,10 +112,10 @@ class Tools(WithWorker):
 
     def test_without_a_client_each_is_refused_by_name(self):
         for code in (
-            "import urllib.request; urllib.request.urlopen('http://a.example')",
+            "import urllib.request; urllib.request.urlopen('http://127.0.0.1')",
             "import socket; socket.getaddrinfo('a.example', 80)",
             "import subprocess; subprocess.run(['ls'])",
-            "from pyodide.http import pyfetch; await pyfetch('http://a.example')",
+            "from pyodide.http import pyfetch; await pyfetch('http://127.0.0.1')",
             "import socket; socket.create_connection(('127.0.0.1', 80))",
             "import http.client; http.client.HTTPConnection('127.0.0.1').request('GET', '/')",
         ):

@@ -30,6 +30,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "windlass-files",
             "windlass-lifecycle",
             "windlass-journal",
+            KERNELSPECS,
             BENEATH,
             CONFINE,
             PROCS,
@@ -39,6 +40,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("windlass-egress", &[PROTOCOL]),
     ("windlass-worker-check", &[PROTOCOL]),
+    ("windlass-workers", &[CONFINE, KERNELSPECS, PROCS, PROTOCOL, WORKER_KIT, "windlass-worker-r"]),
+    ("windlass-worker-r", &[PROCS, WORKER_KIT]),
+    (WORKER_KIT, &[PROCS, PROTOCOL]),
+    (KERNELSPECS, &[]),
     ("windlass-files", &[BENEATH, PROTOCOL]),
     ("windlass-tools", &[PROTOCOL]),
     ("windlass-keeper", &["windlass-lifecycle", BENEATH, CONFINE, PROCS, PROTOCOL]),
@@ -57,10 +62,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
 
 const BENEATH: &str = "windlass-beneath";
 const CONFINE: &str = "windlass-confine";
+const KERNELSPECS: &str = "windlass-kernelspecs";
 const PROCS: &str = "windlass-procs";
 const PROTOCOL: &str = "windlass-protocol";
 const SUITES: &str = "windlass-suites";
 const TESTKIT: &str = "windlass-testkit";
+const WORKER_KIT: &str = "windlass-worker-kit";
 
 /// Libraries with a runtime, a clock or access to the operating system. `lifecycle` must not link them.
 const IMPURE: &[&str] = &[

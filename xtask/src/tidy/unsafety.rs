@@ -1,4 +1,4 @@
-//! Unsafe code: only `crates/confine` and `crates/procs` may have it. The lint `unsafe_code` forbids it
+//! Unsafe code: only `crates/confine`, `crates/procs` and `crates/worker-r` may have it. The lint `unsafe_code` forbids it
 //! elsewhere. This check ensures that every other crate uses the workspace's lints and that no file disables
 //! the lint.
 
@@ -6,7 +6,7 @@ use super::finding::Finding;
 use crate::workspace::SourceFile;
 
 /// The crates that may use unsafe code.
-const HOMES: [&str; 2] = ["crates/confine/", "crates/procs/"];
+const HOMES: [&str; 3] = ["crates/confine/", "crates/procs/", "crates/worker-r/"];
 
 /// Code that starts an unsafe block or item.
 const STARTS: &[&str] = &["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe trait"];
@@ -37,8 +37,8 @@ fn check_file(source: &SourceFile) -> Vec<Finding> {
             Finding::error(
                 &source.path,
                 number,
-                "unsafe code outside crates/confine and crates/procs",
-                "add a safe function to one of the two and call it",
+                "unsafe code outside crates/confine, crates/procs and crates/worker-r",
+                "add a safe function to one of them and call it",
             )
         })
         .collect()

@@ -33,6 +33,7 @@ fn answer(spec: FilterSpec, call: i64, arguments: &[i32]) -> i32 {
         libc::EPROTONOSUPPORT,
         libc::ESOCKTNOSUPPORT,
         libc::ENOPROTOOPT,
+        libc::EOPNOTSUPP,
     ];
     if said == ALLOW { 0 } else { errnos.into_iter().find(|one| refusal(*one) == said).unwrap() }
 }

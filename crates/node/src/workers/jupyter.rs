@@ -13,7 +13,7 @@ use super::lookup::{self, FoundProgram};
 use super::program_files::RustWorkers;
 use super::{Launcher, Recipe, environment};
 use crate::failure::Failure;
-use crate::trust::Trust;
+use crate::trust::{CodeDirs, Trust};
 
 /// How Jupyter workers are started. The kernel runs in the session's sandbox only.
 #[derive(Debug)]
@@ -27,10 +27,10 @@ impl Jupyter {
         Self { programs, trust }
     }
 
-    fn kernel(wanted: &CreateSession, workspace: &Path) -> Result<KernelSpec, Failure> {
+    fn kernel(wanted: &CreateSession) -> Result<KernelSpec, Failure> {
         let name = wanted.worker.as_deref().and_then(|name| name.split_once(VARIANT_SEPARATOR));
         let name = name.map(|(_, kernel)| kernel).filter(|kernel| !kernel.is_empty());
-        let paths = paths(workspace);
+        let paths = KernelPaths::from_environment();
         let Some(name) = name else {
             let message = format!("name a kernel, as in `jupyter:python3`; {}", there(&paths));
             return Err(Failure::new(ErrorCode::BadRequest, message));
@@ -72,17 +72,22 @@ impl Launcher for Jupyter {
         info
     }
 
-    fn recipe(&self, wanted: &CreateSession, workspace: &Path) -> Result<Recipe, Failure> {
+    fn recipe(&self, wanted: &CreateSession, _workspace: &Path) -> Result<Recipe, Failure> {
         super::no_interpreter(wanted, KIND.name)?;
-        let spec = Self::kernel(wanted, workspace)?;
+        let spec = Self::kernel(wanted)?;
         let env = environment::of_worker(&wanted.env);
         let found = Self::program(&spec, env.get("PATH"))?;
         let mut argv = self.programs.command("jupyter");
         argv.extend(["--spec".to_owned(), spec.directory.display().to_string()]);
         let mut needed = found.needed(&self.trust);
-        // The interpreter may be in a virtual environment, whose directory the kernel reads.
-        needed.extend(found.path.parent().and_then(Path::parent).map(Path::to_owned));
-        needed.push(spec.directory);
+        if !needed.is_empty() {
+            // The interpreter may be in a virtual environment, whose directory the kernel reads.
+            needed.extend(found.path.parent().and_then(Path::parent).map(Path::to_owned));
+        }
+        let mut of_spec = CodeDirs::default();
+        if of_spec.add_tree(&spec.directory).is_ok() && self.trust.check(&of_spec).is_ok() {
+            needed.push(spec.directory);
+        }
         Ok(Recipe {
             name: format!("{}{VARIANT_SEPARATOR}{}", KIND.name, spec.name),
             argv,
@@ -100,16 +105,6 @@ impl Launcher for Jupyter {
 
     fn program(&self) -> Option<&Path> {
         Some(&self.programs.root)
-    }
-}
-
-/// Where kernels are installed: first the virtual environment of the workspace.
-fn paths(workspace: &Path) -> KernelPaths {
-    let paths = KernelPaths::from_environment();
-    let venv = workspace.ancestors().map(|dir| dir.join(".venv")).find(|venv| venv.is_dir());
-    match venv {
-        Some(venv) => paths.with_first(venv.join("share/jupyter")),
-        None => paths,
     }
 }
 

@@ -109,7 +109,7 @@ impl ShellScan {
             _ => {}
         }
         let leads = ["if", "then", "elif", "else", "while", "until", "do", "!", "{", "time"];
-        *at_command = leads.contains(&word.as_str()) || (is_case && word == "in");
+        *at_command = (*at_command && leads.contains(&word.as_str())) || (is_case && word == "in");
         word.clear();
     }
 

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use windlass_kernelspecs::InterruptMode;
 use windlass_protocol::TurnNo;
 use windlass_protocol::worker::{FromWorker, WorkerOutcome};
-use windlass_worker_kit::{Link, Message};
+use windlass_worker_kit::{KeeperMessage, Link};
 
 use super::displays::Displays;
 use super::input::{InputAnswer, UnreadInput};
@@ -257,26 +257,26 @@ impl Adapter {
         }
     }
 
-    async fn take_message(&mut self, message: Message) -> Option<WorkerEnd> {
+    async fn take_message(&mut self, message: KeeperMessage) -> Option<WorkerEnd> {
         match message {
-            Message::TurnStart { turn, code } => return self.start_turn(turn, &code).await,
-            Message::Input { turn, bytes, eof } => {
+            KeeperMessage::TurnStart { turn, code } => return self.start_turn(turn, &code).await,
+            KeeperMessage::Input { turn, bytes, eof } => {
                 if self.is_running(turn)
                     && let Some(answer) = self.input.take(&bytes, eof)
                 {
                     return self.answer_input(answer).await;
                 }
             }
-            Message::Interrupt { turn } => {
+            KeeperMessage::Interrupt { turn } => {
                 if self.is_running(turn) {
                     self.apply(TurnEvent::InterruptAsked);
                 }
             }
-            Message::ToolResult { call, ok, body, .. } => self.tools.answer(call, ok, &body),
-            Message::Shutdown { grace } => return Some(WorkerEnd::Shutdown { grace }),
-            Message::Closed => return Some(WorkerEnd::KeeperGone),
+            KeeperMessage::ToolResult { call, ok, body, .. } => self.tools.answer(call, ok, &body),
+            KeeperMessage::Shutdown { grace } => return Some(WorkerEnd::Shutdown { grace }),
+            KeeperMessage::Closed => return Some(WorkerEnd::KeeperGone),
             // This worker does not have the capability.
-            Message::Fork { .. } => {}
+            KeeperMessage::Fork { .. } => {}
         }
         None
     }

@@ -15,13 +15,13 @@ const END_OF_INPUT: u8 = 4;
 
 /// What a descriptor leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileIdentity {
+pub struct InputIdentity {
     device: u64,
     inode: u64,
     special: u64,
 }
 
-impl FileIdentity {
+impl InputIdentity {
     /// `/dev/tty`, device 5:0, which is the session's terminal in every process of the session.
     pub const CONTROLLING_TERMINAL: Self = Self { device: 0, inode: 0, special: 5 << 8 };
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-use super::input::FileIdentity;
+use super::input::InputIdentity;
 
 /// Maximum number of processes that one look visits.
 const PROCESSES_MAX: usize = 1024;
@@ -43,10 +43,10 @@ mod calls {
 #[derive(Debug, Clone, Copy)]
 pub struct KnownFiles {
     /// The standard input of the session.
-    pub input: Option<FileIdentity>,
-    pub terminal: Option<FileIdentity>,
+    pub input: Option<InputIdentity>,
+    pub terminal: Option<InputIdentity>,
     /// Where bash reads its commands.
-    pub commands: Option<FileIdentity>,
+    pub commands: Option<InputIdentity>,
 }
 
 /// What a process waits for.
@@ -113,11 +113,11 @@ fn thread_waits_for(process: u32, thread: u32, files: KnownFiles) -> Option<Wait
     let arguments: [u64; 6] = arguments.try_into().ok()?;
     read_descriptors(process, call, arguments)
         .into_iter()
-        .find_map(|fd| files.recognise(FileIdentity::in_process(process, fd)?))
+        .find_map(|fd| files.recognise(InputIdentity::in_process(process, fd)?))
 }
 
 impl KnownFiles {
-    fn recognise(&self, file: FileIdentity) -> Option<WaitsFor> {
+    fn recognise(&self, file: InputIdentity) -> Option<WaitsFor> {
         let file = Some(file);
         if file == self.commands {
             return Some(WaitsFor::Commands);
@@ -125,7 +125,8 @@ impl KnownFiles {
         if file == self.input {
             return Some(WaitsFor::Input);
         }
-        let is_terminal = file == self.terminal || file == Some(FileIdentity::CONTROLLING_TERMINAL);
+        let is_terminal =
+            file == self.terminal || file == Some(InputIdentity::CONTROLLING_TERMINAL);
         is_terminal.then_some(WaitsFor::Terminal)
     }
 }

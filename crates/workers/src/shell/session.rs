@@ -14,7 +14,8 @@ use rustix::process::Signal;
 use rustix::termios::Winsize;
 use windlass_procs::signal::ignore_interrupt;
 use windlass_worker_kit::{
-    Link, LinkError, Message, StartupFigures, Stream, TERMINAL_VARIABLE, TurnNo, capability,
+    KeeperMessage, Link, StartupFigures, Stream, TERMINAL_VARIABLE, TurnNo, WorkerLinkError,
+    capability,
 };
 
 use self::turn::RunningTurn;
@@ -58,7 +59,7 @@ pub fn serve(mut link: Link) -> io::Result<()> {
     let served = ready.and_then(|()| shell.serve(&mut link));
     shell.leave();
     match served {
-        Ok(()) | Err(LinkError::Closed) => Ok(()),
+        Ok(()) | Err(WorkerLinkError::Closed) => Ok(()),
         Err(other) => Err(io::Error::other(other)),
     }
 }
@@ -163,7 +164,7 @@ impl ShellSession {
         }
     }
 
-    fn serve(&mut self, link: &mut Link) -> Result<(), LinkError> {
+    fn serve(&mut self, link: &mut Link) -> Result<(), WorkerLinkError> {
         loop {
             link.look();
             while let Some(message) = link.next() {
@@ -222,36 +223,41 @@ impl ShellSession {
         [stop, mark, Some(running.look.due)].into_iter().flatten().min()
     }
 
-    fn obey(&mut self, link: &mut Link, message: Message) -> Result<Next, LinkError> {
+    fn obey(&mut self, link: &mut Link, message: KeeperMessage) -> Result<Next, WorkerLinkError> {
         let running = self.turn.as_ref().map(|running| running.turn);
         match message {
-            Message::TurnStart { turn, code } => {
+            KeeperMessage::TurnStart { turn, code } => {
                 if running.is_none() {
                     self.begin(link, turn, code.to_vec())?;
                 }
             }
-            Message::Interrupt { turn } if running == Some(turn) => self.stop(),
-            Message::Input { turn, bytes, eof } if running == Some(turn) => {
+            KeeperMessage::Interrupt { turn } if running == Some(turn) => self.stop(),
+            KeeperMessage::Input { turn, bytes, eof } if running == Some(turn) => {
                 self.give_input(&bytes, eof);
             }
-            Message::ToolResult { turn, call, ok, body } if running == Some(turn) => {
+            KeeperMessage::ToolResult { turn, call, ok, body } if running == Some(turn) => {
                 self.tools.answer(call, ok, &body);
             }
-            Message::Shutdown { .. } => {
+            KeeperMessage::Shutdown { .. } => {
                 link.session_end("shutdown")?;
                 return Ok(Next::Leave);
             }
-            Message::Closed => return Ok(Next::Leave),
+            KeeperMessage::Closed => return Ok(Next::Leave),
             // Late messages, and those of other workers' capabilities.
-            Message::Interrupt { .. }
-            | Message::Input { .. }
-            | Message::ToolResult { .. }
-            | Message::Fork { .. } => {}
+            KeeperMessage::Interrupt { .. }
+            | KeeperMessage::Input { .. }
+            | KeeperMessage::ToolResult { .. }
+            | KeeperMessage::Fork { .. } => {}
         }
         Ok(Next::Continue)
     }
 
-    fn begin(&mut self, link: &mut Link, turn: TurnNo, code: Vec<u8>) -> Result<(), LinkError> {
+    fn begin(
+        &mut self,
+        link: &mut Link,
+        turn: TurnNo,
+        code: Vec<u8>,
+    ) -> Result<(), WorkerLinkError> {
         self.last_turn = turn;
         if link.interrupted(turn) {
             return finish(link, turn, &ShellTurnEnd::INTERRUPTED);
@@ -264,7 +270,7 @@ impl ShellSession {
             Some(startup) => self.run(turn, startup.into_bytes(), Some(code)),
             None => self.run(turn, code, None),
         }
-        .map_err(LinkError::from)
+        .map_err(WorkerLinkError::from)
     }
 
     fn run(&mut self, turn: TurnNo, code: Vec<u8>, after: Option<Vec<u8>>) -> io::Result<()> {
@@ -312,7 +318,7 @@ impl ShellSession {
         }
     }
 
-    fn take_reports(&mut self, link: &mut Link) -> Result<(), LinkError> {
+    fn take_reports(&mut self, link: &mut Link) -> Result<(), WorkerLinkError> {
         for report in self.bash.reports() {
             if let BashReport::Ready { .. } = report {
                 self.between.failed_starts = 0;
@@ -337,7 +343,7 @@ impl ShellSession {
         self.finish_if_ended(link)
     }
 
-    fn pass_on_terminal(&mut self, link: &mut Link) -> Result<(), LinkError> {
+    fn pass_on_terminal(&mut self, link: &mut Link) -> Result<(), WorkerLinkError> {
         let mut buffer = [0; 16 * 1024];
         loop {
             let Some(terminal) = &self.bash.terminal else { return Ok(()) };
@@ -365,7 +371,7 @@ impl ShellSession {
     }
 
     /// Bash has ended: by `set -e`, `exec`, a signal, or because it was told to.
-    fn take_end_of_bash(&mut self, link: &mut Link) -> Result<(), LinkError> {
+    fn take_end_of_bash(&mut self, link: &mut Link) -> Result<(), WorkerLinkError> {
         let Some(status) = self.bash.try_wait() else { return Ok(()) };
         self.take_reports(link)?;
         self.pass_on_terminal(link)?;
@@ -375,7 +381,7 @@ impl ShellSession {
         if self.between.failed_starts > FAILED_STARTS_MAX {
             let cause = format!("bash cannot be started: {}", described_end(status));
             link.session_end(&cause)?;
-            return Err(LinkError::Closed);
+            return Err(WorkerLinkError::Closed);
         }
         self.restart()?;
         let Some(running) = &mut self.turn else {
@@ -420,7 +426,7 @@ impl ShellSession {
 
     /// Ends the turn if its status and all its output are there. After an interrupt, bash must also have
     /// handled all lines, so that no signal reaches the next turn.
-    fn finish_if_ended(&mut self, link: &mut Link) -> Result<(), LinkError> {
+    fn finish_if_ended(&mut self, link: &mut Link) -> Result<(), WorkerLinkError> {
         let Some(running) = &self.turn else { return Ok(()) };
         let Some((status, at)) = running.ended else { return Ok(()) };
         if running.stopping.is_some() && !running.lines_done {
@@ -443,7 +449,7 @@ impl ShellSession {
         self.finish(link, &end)
     }
 
-    fn finish(&mut self, link: &mut Link, end: &ShellTurnEnd) -> Result<(), LinkError> {
+    fn finish(&mut self, link: &mut Link, end: &ShellTurnEnd) -> Result<(), WorkerLinkError> {
         let Some(running) = self.turn.take() else { return Ok(()) };
         self.pipe.reset();
         if let Some(terminal) = &self.bash.terminal {
@@ -451,7 +457,7 @@ impl ShellSession {
         }
         match running.after_startup {
             Some(code) if running.stopping.is_none() => {
-                self.run(running.turn, code, None).map_err(LinkError::from)
+                self.run(running.turn, code, None).map_err(WorkerLinkError::from)
             }
             _ => {
                 self.tools.end_turn(running.turn);
@@ -469,7 +475,7 @@ impl ShellSession {
     }
 }
 
-fn finish(link: &mut Link, turn: TurnNo, end: &ShellTurnEnd) -> Result<(), LinkError> {
+fn finish(link: &mut Link, turn: TurnNo, end: &ShellTurnEnd) -> Result<(), WorkerLinkError> {
     let error = end.error.as_ref().map(|(name, message)| (*name, message.as_str()));
     link.idle(turn, end.outcome, error)
 }

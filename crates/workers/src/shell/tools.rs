@@ -15,7 +15,7 @@ use rustix::net::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use windlass_protocol::limits::{MESSAGE_BYTES_MAX, TOOL_CALLS_MAX};
-use windlass_worker_kit::{CallNo, Link, LinkError, TurnNo};
+use windlass_worker_kit::{CallNo, Link, TurnNo, WorkerLinkError};
 
 use super::bash::receive_descriptor;
 
@@ -84,7 +84,7 @@ impl ToolDesk {
     }
 
     /// Takes new connections, requests and hang-ups, and sends calls. `turn` is the running turn.
-    pub fn serve(&mut self, link: &mut Link, turn: Option<TurnNo>) -> Result<(), LinkError> {
+    pub fn serve(&mut self, link: &mut Link, turn: Option<TurnNo>) -> Result<(), WorkerLinkError> {
         while self.connections.len() < TOOL_CALLS_MAX
             && let Some(socket) = receive_descriptor(&self.channel)
         {
@@ -136,7 +136,7 @@ impl ToolConnection {
         call: CallNo,
         link: &mut Link,
         turn: Option<TurnNo>,
-    ) -> Result<bool, LinkError> {
+    ) -> Result<bool, WorkerLinkError> {
         if let ConnectionState::Answering { .. } = self.state {
             return Ok(self.send_answer());
         }
@@ -181,7 +181,7 @@ impl ToolConnection {
         call: CallNo,
         link: &mut Link,
         turn: Option<TurnNo>,
-    ) -> Result<(), LinkError> {
+    ) -> Result<(), WorkerLinkError> {
         let ConnectionState::Asking(request) = &mut self.state else { return Ok(()) };
         let mut request = std::mem::take(request);
         request.pop();
@@ -196,7 +196,7 @@ impl ToolConnection {
         };
         match link.tool_call(turn, call, &name, deadline_ms, arguments.get().as_bytes()) {
             Ok(()) => self.state = ConnectionState::Called(turn),
-            Err(LinkError::Refused(cause)) => self.fail(&cause.to_string()),
+            Err(WorkerLinkError::Refused(cause)) => self.fail(&cause.to_string()),
             Err(other) => return Err(other),
         }
         Ok(())

@@ -75,7 +75,7 @@ class CreateSession(TypedDict, total=False):
     id: Optional[SessionId]
     # The idle timeout: the session ends after this many seconds without a client and without a turn. 0: never. Default: the node's idle timeout, one day unless the node was started with another.
     idle_s: Optional[int]
-    # The interpreter, or the directory of a virtual environment. Default: the nearest `.venv` at or above the workspace, else the interpreter on PATH.
+    # The interpreter, or the directory of a virtual environment. Default for Python: the nearest `.venv` at or above the workspace, else the interpreter on PATH.
     interpreter: Optional[str]
     # How long an interrupted turn may take to stop. After that, its worker is killed.
     interrupt_grace_ms: Optional[int]
@@ -85,9 +85,11 @@ class CreateSession(TypedDict, total=False):
     owner: Optional[Owner]
     # What the code may access. Default: the preset `workspace`.
     policy: Optional[PolicyRequest]
+    # Gives the code a terminal of this size. Only the worker `shell` has terminals.
+    terminal: Optional[TerminalSize]
     # The session's first turn. It runs before any turn of another client that knows the id.
     turn: Optional[SubmitTurn]
-    # The kind of worker. Default: `python`.
+    # The kind of worker, as `GET /v1/workers` names it, or `jupyter:KERNEL`. Default: `python`.
     worker: Optional[str]
     # The directory that the code works in. Default: a new directory for this session.
     workspace: Optional[str]
@@ -205,6 +207,8 @@ class Environment(_Environment, total=False):
 
     # The program that the name resolves to.
     program: Optional[str]
+    # The kind of worker.
+    worker: str
 
 
 class _EnvironmentList(TypedDict):
@@ -1090,6 +1094,13 @@ class SubmitTurn(_SubmitTurn, total=False):
     # How long the reply may wait until the turn ends or asks for input. Default: 0.
     wait_ms: int
 
+
+class TerminalSize(TypedDict):
+    """The size of a session's terminal, in characters."""
+
+    columns: int
+    rows: int
+
 # A tool rule: `files.read`, `files.*` or `*`.
 ToolRule = str
 
@@ -1158,6 +1169,41 @@ class Usage(TypedDict):
     # Peak memory of the worker process so far in the session.
     peak_rss_bytes: int
     wall_ms: float
+
+
+class _WorkerInfo(TypedDict):
+    # The name of the language.
+    language: str
+    # The name by which a session requests this kind.
+    name: str
+    source: WorkerSource
+
+
+class WorkerInfo(_WorkerInfo, total=False):
+    """One kind of worker."""
+
+    # The file name extensions of the language.
+    extensions: list[str]
+    # The program that runs the code.
+    interpreter: Optional[str]
+    # What is missing on this machine, and how to get it. Absent if sessions of this kind can start.
+    missing: Optional[str]
+    # How workers of this kind can be started.
+    starts: list[StartedBy]
+
+
+class _WorkerList(TypedDict):
+    workers: list[WorkerInfo]
+
+
+class WorkerList(_WorkerList, total=False):
+    """The reply of `GET /v1/workers`."""
+
+    # Why the workers of the user's configuration file are not used.
+    error: Optional[str]
+
+# Where a kind of worker comes from.
+WorkerSource = Literal["built_in", "configured"]
 
 WorkspaceAccess = Literal["read", "write"]
 

@@ -74,22 +74,12 @@ def install(host, subprocess, os):
             to_out, to_err = self._to
             if to_err == subprocess.STDOUT:
                 out, err, to_err = out + err, b"", None
-            self._out = self._give(out, to_out, sys.stdout)
-            self._err = self._give(err, to_err, sys.stderr)
+            self._out = _give(out, to_out, sys.stdout, self._decoding, subprocess.PIPE)
+            self._err = _give(err, to_err, sys.stderr, self._decoding, subprocess.PIPE)
             if self._out is not None:
                 self.stdout = io.StringIO(self._out) if self._decoding else io.BytesIO(self._out)
             if self._err is not None:
                 self.stderr = io.StringIO(self._err) if self._decoding else io.BytesIO(self._err)
-
-        def _give(self, data, to, stream):
-            """The output, if the code wants it; else pass it on."""
-            if to == subprocess.PIPE:
-                return data.decode(*self._decoding) if self._decoding else data
-            if to is None:
-                stream.write(data.decode("utf-8", "replace"))
-            elif not isinstance(to, int):
-                getattr(to, "buffer", to).write(data)
-            return None
 
     def system(command):
         """Run a command in a shell, by the client of this session."""
@@ -97,6 +87,17 @@ def install(host, subprocess, os):
 
     subprocess.Popen = Popen
     os.system = system
+
+
+def _give(data, to, stream, decoding, pipe):
+    """The output, if the code wants it; else pass it on."""
+    if to == pipe:
+        return data.decode(*decoding) if decoding else data
+    if to is None:
+        stream.write(data.decode("utf-8", "replace"))
+    elif not isinstance(to, int):
+        getattr(to, "buffer", to).write(data)
+    return None
 
 
 def _plain(args, os):

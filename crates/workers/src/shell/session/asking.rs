@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use rustix::process::Signal;
-use windlass_worker_kit::{Link, LinkError};
+use windlass_worker_kit::{Link, WorkerLinkError};
 
 use super::{ShellSession, number_of};
-use crate::shell::input::{FileIdentity, hides_input};
+use crate::shell::input::{InputIdentity, hides_input};
 use crate::shell::look::{self, KnownFiles, WaitsFor};
 
 /// How often bash may be idle without a report of the turn's end, before it is started anew.
@@ -38,10 +38,10 @@ impl ShellSession {
         self.size.is_some() || self.waiting() == Some(WaitsFor::Terminal)
     }
 
-    fn input_file(&self) -> Option<FileIdentity> {
+    fn input_file(&self) -> Option<InputIdentity> {
         match (&self.bash.terminal, self.size) {
-            (Some(terminal), Some(_)) => FileIdentity::of(&terminal.slave),
-            _ => FileIdentity::of(&self.pipe.read_end),
+            (Some(terminal), Some(_)) => InputIdentity::of(&terminal.slave),
+            _ => InputIdentity::of(&self.pipe.read_end),
         }
     }
 
@@ -52,7 +52,7 @@ impl ShellSession {
         }
     }
 
-    pub(super) fn ask(&mut self, link: &mut Link) -> Result<(), LinkError> {
+    pub(super) fn ask(&mut self, link: &mut Link) -> Result<(), WorkerLinkError> {
         self.pass_on_terminal(link)?;
         let Some(running) = &mut self.turn else { return Ok(()) };
         if running.asked || running.stopping.is_some() || running.ended.is_some() {
@@ -64,7 +64,7 @@ impl ShellSession {
         link.stdin_wait(running.turn, &self.terminal.prompt(), secret)
     }
 
-    pub(super) fn look_when_quiet(&mut self, link: &mut Link) -> Result<(), LinkError> {
+    pub(super) fn look_when_quiet(&mut self, link: &mut Link) -> Result<(), WorkerLinkError> {
         let Some(running) = &mut self.turn else { return Ok(()) };
         let now = Instant::now();
         if now < running.look.due {
@@ -89,8 +89,8 @@ impl ShellSession {
     pub(super) fn waiting(&self) -> Option<WaitsFor> {
         let files = KnownFiles {
             input: self.input_file(),
-            terminal: self.bash.terminal.as_ref().and_then(|t| FileIdentity::of(&t.slave)),
-            commands: FileIdentity::of(&self.bash.commands_read),
+            terminal: self.bash.terminal.as_ref().and_then(|t| InputIdentity::of(&t.slave)),
+            commands: InputIdentity::of(&self.bash.commands_read),
         };
         look::waiting(number_of(self.bash.pid), self.bash.foreground().map(number_of), files)
     }
@@ -98,7 +98,7 @@ impl ShellSession {
     /// Bash waits for commands although no end was reported. SIGINT makes bash drop lines that it has not run,
     /// so bash gets the last line once more. If that does not help, the code has broken the mechanism, for
     /// example by closing its descriptors, and bash is started anew.
-    fn end_without_report(&mut self, link: &mut Link) -> Result<(), LinkError> {
+    fn end_without_report(&mut self, link: &mut Link) -> Result<(), WorkerLinkError> {
         self.take_reports(link)?;
         let Some(running) = &mut self.turn else { return Ok(()) };
         if !self.bash.has_read_commands() || (running.lines_done && running.ended.is_some()) {
