@@ -50,6 +50,10 @@ pub struct TestNodeBuilder {
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     state: Option<PathBuf>,
+    /// The configuration file.
+    config: String,
+    /// Further environments: the kind of worker, and its interpreter.
+    environments: Vec<(String, String)>,
 }
 
 impl TestNodeBuilder {
@@ -74,6 +78,20 @@ impl TestNodeBuilder {
         self
     }
 
+    /// Sets the text of the configuration file.
+    #[must_use]
+    pub fn config(mut self, text: impl Into<String>) -> Self {
+        self.config = text.into();
+        self
+    }
+
+    /// One more environment, besides the tests' Python.
+    #[must_use]
+    pub fn environment(mut self, worker: &str, interpreter: &str) -> Self {
+        self.environments.push((worker.to_owned(), interpreter.to_owned()));
+        self
+    }
+
     /// Starts the node and waits until it is ready.
     pub async fn start(self) -> anyhow::Result<TestNode> {
         let mut node = self.prepare()?;
@@ -87,10 +105,18 @@ impl TestNodeBuilder {
         let state = self.state.unwrap_or_else(|| base.path().join("s"));
         let dirs = Dirs::at(base.path().join("r"), state)?;
         let environments = base.path().join("environments.json");
-        let entry = json!({"interpreter": python(), "pool": POOL_SIZE});
-        std::fs::write(&environments, json!({"version": 1, "environments": [entry]}).to_string())?;
+        let mut entries = vec![json!({"interpreter": python(), "pool": POOL_SIZE})];
+        for (worker, interpreter) in &self.environments {
+            entries.push(json!({"worker": worker, "interpreter": interpreter, "pool": POOL_SIZE}));
+        }
+        std::fs::write(&environments, json!({"version": 1, "environments": entries}).to_string())?;
+        let config = base.path().join("config.toml");
+        std::fs::write(&config, &self.config)?;
         // The default comes first: a later value that the test sets overrides it.
-        let mut env = vec![("WINDLASS_ENVIRONMENTS".into(), environments.into())];
+        let mut env = vec![
+            ("WINDLASS_ENVIRONMENTS".into(), environments.into()),
+            ("WINDLASS_CONFIG".into(), config.into()),
+        ];
         env.extend(self.env);
         Ok(TestNode { program: self.program, args: self.args, env, running: None, dirs, base })
     }
@@ -104,6 +130,8 @@ impl TestNode {
             args: Vec::new(),
             env: Vec::new(),
             state: None,
+            config: String::new(),
+            environments: Vec::new(),
         };
         // Ignore the MCP servers of the user who runs the tests.
         builder

@@ -135,7 +135,8 @@ fn input_is_asked_for_line_by_line() {
     let printed = keeper.receive().unwrap();
     assert_eq!(printed.body, b"first\n");
     let asked = keeper.receive().unwrap().header;
-    assert_eq!((&asked["prompt"], &asked["secret"]), (&json!("name? "), &json!(false)));
+    assert_eq!(asked["prompt"], "name? ");
+    assert_ne!(asked["secret"], true);
     keeper.send(&json!({"kind": "turn_input", "turn": 1, "more": true}), b"ada\nlo");
     keeper.send(&json!({"kind": "turn_input", "turn": 1}), b"ve\n");
     let asked = keeper.wait_for("stdin_wait").header;

@@ -413,7 +413,7 @@ fn a_terminal_is_a_terminal() {
             if prompt != "*" {
                 assert_eq!(header["prompt"], prompt.trim_end_matches('!'), "{code}");
             }
-            assert_eq!(header["secret"], secret, "{code}");
+            assert_eq!(header["secret"] == true, secret, "{code}");
             if answer == "EOF" {
                 worker.input(b"", true)
             } else {
