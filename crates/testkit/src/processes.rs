@@ -37,6 +37,9 @@ pub fn all() -> Vec<ProcessInfo> {
 const KEEPER: &str = "windlass-keeper";
 const POOLED: &str = "windlass-wait";
 
+/// The name of workers and zygotes that are written in Rust.
+const RUST_WORKER: &str = "windlass-worker";
+
 /// Whether the process exists and is not a zombie.
 pub fn alive(pid: u32) -> bool {
     process(pid).is_some_and(|process| !matches!(process.state, 'Z' | 'X'))
@@ -78,7 +81,9 @@ pub fn pooled_keepers(node: u32) -> Vec<u32> {
 /// Processes that the node `node` keeps ready for future sessions: nursery, zygotes and pooled workers.
 pub fn kept_ready(node: u32) -> BTreeSet<u32> {
     let nurseries = nurseries(node);
-    let is_zygote = |pid: &u32| name(*pid).is_some_and(|name| !name.starts_with("windlass"));
+    let is_zygote = |pid: &u32| {
+        name(*pid).is_some_and(|name| !name.starts_with("windlass") || name == RUST_WORKER)
+    };
     let zygotes = nurseries.iter().flat_map(|pid| children(*pid)).filter(is_zygote);
     let roots: BTreeSet<u32> = zygotes.chain(pooled_keepers(node)).collect();
     let below = descendants_in(&all(), &roots);

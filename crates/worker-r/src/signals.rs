@@ -1,7 +1,7 @@
 //! The worker's signals, its raw output, and what a forked child does. Owns the flags that a signal handler may
 //! touch.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
 
@@ -17,6 +17,9 @@ static SIGINT: AtomicBool = AtomicBool::new(false);
 /// The worker's handler has seen a SIGINT in this turn.
 static SIGINT_IN_TURN: AtomicBool = AtomicBool::new(false);
 
+/// R has received an interrupt of this turn.
+static DELIVERED: AtomicBool = AtomicBool::new(false);
+
 /// Page faults of children that had ended when the current expression began.
 static CHILD_FAULTS: AtomicI64 = AtomicI64::new(0);
 
@@ -31,7 +34,11 @@ pub fn take() -> Option<SignalSeen> {
     if !LOOK.swap(false, Ordering::Relaxed) {
         return None;
     }
-    Some(SignalSeen { sigint: SIGINT.swap(false, Ordering::Relaxed) })
+    let sigint = SIGINT.swap(false, Ordering::Relaxed);
+    if sigint {
+        DELIVERED.store(true, Ordering::Relaxed);
+    }
+    Some(SignalSeen { sigint })
 }
 
 /// What [`take`] found.
@@ -54,6 +61,7 @@ fn handle_sigint() {
 pub fn begin_turn() {
     SIGINT.store(false, Ordering::Relaxed);
     SIGINT_IN_TURN.store(false, Ordering::Relaxed);
+    DELIVERED.store(false, Ordering::Relaxed);
     // Frames that came with the turn's code have sent their signal already.
     LOOK.store(true, Ordering::Relaxed);
 }
@@ -93,8 +101,19 @@ fn child_faults() -> i64 {
 /// Handles the signals of the protocol, and makes SIGPIPE harmless for this process but not for its children.
 pub fn install() {
     handle_sigint();
-    handle(libc::SIGURG, on_sigurg, 0);
+    handle_sigurg();
     handle(libc::SIGPIPE, on_sigpipe, libc::SA_RESTART);
+}
+
+/// Handles SIGURG, with the information who sent it.
+fn handle_sigurg() {
+    // SAFETY: the handler only stores to atomics and makes system calls. An empty mask and no other field is valid.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_sigurg as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        libc::sigaction(libc::SIGURG, &raw const action, std::ptr::null_mut());
+    }
 }
 
 fn handle(signal: c_int, handler: extern "C" fn(c_int), flags: c_int) {
@@ -113,8 +132,22 @@ extern "C" fn on_sigint(_: c_int) {
     LOOK.store(true, Ordering::Relaxed);
 }
 
-extern "C" fn on_sigurg(_: c_int) {
+/// The keeper repeats SIGURG while a turn is being interrupted. `system` ignores SIGINT while it waits for its child.
+/// If the keeper's SIGINT came just before the child was started, the child must still end.
+extern "C" fn on_sigurg(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     LOOK.store(true, Ordering::Relaxed);
+    // SAFETY: the kernel passes a valid structure. The calls are allowed in a signal handler.
+    unsafe {
+        let is_from_process = (*info).si_code == libc::SI_USER;
+        if !is_from_process || DELIVERED.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGINT, std::ptr::null(), &raw mut action);
+        if action.sa_sigaction == libc::SIG_IGN {
+            libc::kill(0, libc::SIGINT);
+        }
+    }
 }
 
 extern "C" fn on_sigpipe(_: c_int) {}

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use tokio::sync::{Notify, watch};
 use windlass_procs::HoldMode;
-use windlass_protocol::environments::EnvironmentList;
+use windlass_protocol::environments::{EnvironmentEntry, EnvironmentList};
 
 use super::environment::{Environment, ZygoteStage};
 use super::pool_base::PlannedSession;
@@ -56,21 +56,28 @@ impl Environments {
     /// The zygote from which a session's workers can be forked, if it is ready and its environment
     /// variables fit. If it is not ready, it is started for later sessions.
     pub fn zygote_for(&self, recipe: &Recipe) -> Option<Arc<Zygote>> {
-        let zygote = self.ready(&recipe.interpreter)?;
+        let zygote = self.ready(&recipe.interpreter, |entry| entry.worker == recipe.name)?;
         zygote.fits(&recipe.env).then_some(zygote)
     }
 
     /// A connection to the zygote of this interpreter.
     pub fn connect(&self, program: &Path) -> Option<OwnedFd> {
-        self.ready(program)?.connect().ok()
+        self.ready(program, |_| true)?.connect().ok()
     }
 
-    /// The zygote of this interpreter, if it is ready, up to date and trusted.
-    fn ready(&self, program: &Path) -> Option<Arc<Zygote>> {
+    /// The zygote of this interpreter, if it is ready, up to date and trusted. Workers of different kinds may
+    /// have the same interpreter, so `is_kind` checks the entry.
+    fn ready(
+        &self,
+        program: &Path,
+        is_kind: impl Fn(&EnvironmentEntry) -> bool,
+    ) -> Option<Arc<Zygote>> {
         if self.start == StartBy::Exec {
             return None;
         }
-        let is_of = |one: &&Environment| one.lock().program.as_deref() == Some(program);
+        let is_of = |one: &&Environment| {
+            is_kind(&one.entry) && one.lock().program.as_deref() == Some(program)
+        };
         let environment = self.list.iter().find(is_of)?;
         let mut state = environment.lock();
         state.used = Some(Instant::now());

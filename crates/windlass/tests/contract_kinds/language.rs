@@ -55,7 +55,7 @@ pub const SHELL: Language = Language {
         "echo begun; while :; do :; done",
         "echo begun; sh -c 'sleep 600; :'",
     ],
-    asks: "read -p 'name? ' x; echo hello $x",
+    asks: "read -p 'name? ' n; echo hello $n",
     ticks: "for i in $(seq 0 19); do echo tick $i; sleep 0.05; done",
     calls: "windlass-tool find --query x | grep -o '[0-9]*'",
     reaches: "touch /etc/windlass-kinds 2>/dev/null && echo reached || echo refused\n\
