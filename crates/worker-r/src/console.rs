@@ -114,8 +114,9 @@ unsafe extern "C-unwind" fn poll_events() {
             }
             return !raised;
         }
+        let is_requested = turn.interrupt >= RInterrupt::Requested;
         // A SIGINT without a frame comes from the code itself.
-        seen.sigint && !read.late && turn.interrupt < RInterrupt::Requested
+        seen.sigint && !session.takes_late_signal() && !is_requested
     });
     if let Some(cause) = end {
         exit(cause);

@@ -105,6 +105,8 @@ pub struct RSession {
     waiting: VecDeque<KeeperMessage>,
     turn: Option<RTurn>,
     last_call: u64,
+    /// Interrupts for other turns that were read in this turn and whose SIGINT has not come yet.
+    late_signals: u32,
 }
 
 /// One call of a host tool.
@@ -120,7 +122,7 @@ pub type RToolAnswer = Result<Value, Value>;
 
 impl RSession {
     pub fn new(link: Link) -> Self {
-        Self { link, waiting: VecDeque::new(), turn: None, last_call: 0 }
+        Self { link, waiting: VecDeque::new(), turn: None, last_call: 0, late_signals: 0 }
     }
 
     pub fn ready(&mut self, worker: &str, capabilities: &[&str]) -> Result<(), WorkerLinkError> {
@@ -257,17 +259,18 @@ impl RSession {
         let _ = message(&mut self.link);
     }
 
-    /// Reads the frames that are there. Returns whether the running turn was interrupted, and whether an interrupt
-    /// for another turn was among them.
+    /// Reads the frames that are there. Returns whether the running turn was interrupted, and whether
+    /// the session ends.
     pub fn read_frames(&mut self) -> FramesRead {
         self.link.look();
-        let mut late = false;
         let mut end = None;
         while let Some(message) = self.link.next() {
             match message {
                 KeeperMessage::Interrupt { turn } => {
                     let running = self.turn.as_ref().is_some_and(|running| running.number == turn);
-                    late |= !running;
+                    if !running && self.turn.is_some() {
+                        self.late_signals = self.late_signals.saturating_add(1);
+                    }
                 }
                 KeeperMessage::Closed => {
                     if self.waiting.back() != Some(&KeeperMessage::Closed) {
@@ -292,7 +295,14 @@ impl RSession {
                 turn.interrupt = RInterrupt::Requested;
             }
         }
-        FramesRead { interrupted, late, end }
+        FramesRead { interrupted, end }
+    }
+
+    /// Whether a SIGINT belongs to an interrupt for another turn. Its frame may have been read before.
+    pub fn takes_late_signal(&mut self) -> bool {
+        let is_late = self.late_signals > 0;
+        self.late_signals = self.late_signals.saturating_sub(1);
+        is_late
     }
 
     /// The next message that belongs to the running turn.
@@ -431,8 +441,6 @@ impl RSession {
 pub struct FramesRead {
     /// The running turn was interrupted just now.
     pub interrupted: bool,
-    /// There was an interrupt of another turn.
-    pub late: bool,
     /// The keeper has asked the worker to end, or is gone.
     pub end: Option<LeaveCause>,
 }
