@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    attach, completions, doctor, down, du, egress, environments, fork, install, interrupt, kill,
-    logs, man, mcp, node, policy, prune, ps, repl, run, servers, status, token, tools, uninstall,
-    up, worker, workers,
+    attach, completions, doctor, down, du, egress, environments, fork, install, interrupt, kernels,
+    kill, logs, man, mcp, node, policy, prune, ps, repl, run, servers, status, token, tools,
+    uninstall, up, worker, workers,
 };
 use crate::terminal::Terminal;
 
@@ -52,6 +52,7 @@ enum CliCommand {
     Servers(servers::Args),
     Environments(environments::Args),
     Workers(workers::Args),
+    Kernels(kernels::Args),
     Attach(attach::Args),
     Interrupt(interrupt::Args),
     Fork(fork::Args),
@@ -94,6 +95,7 @@ fn dispatch(command: CliCommand, terminal: &mut Terminal) -> anyhow::Result<Exit
         CliCommand::Token(args) => return token::run(args, terminal),
         CliCommand::Policy(args) => return policy::run(args, terminal),
         CliCommand::Doctor(args) => return doctor::run(args, terminal),
+        CliCommand::Kernels(args) => return kernels::run(args, terminal),
         CliCommand::Worker(args) => return worker::run(args, terminal),
         CliCommand::Install(args) => return install::run(args, terminal),
         CliCommand::Uninstall(args) => return uninstall::run(args, terminal),
@@ -122,6 +124,7 @@ fn dispatch(command: CliCommand, terminal: &mut Terminal) -> anyhow::Result<Exit
             CliCommand::Prune(args) => prune::run(args, terminal).await,
             CliCommand::Mcp(args) => mcp::run(args, terminal).await,
             CliCommand::Node(_)
+            | CliCommand::Kernels(_)
             | CliCommand::Token(_)
             | CliCommand::Policy(_)
             | CliCommand::Doctor(_)

@@ -12,6 +12,7 @@ pub mod hold_server;
 pub mod install;
 pub mod interrupt;
 pub mod keeper;
+pub mod kernels;
 pub mod kill;
 pub mod logs;
 pub mod man;

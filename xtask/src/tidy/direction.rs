@@ -16,6 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "windlass-mcp",
             "windlass-client",
             "windlass-keeper",
+            KERNELSPECS,
             "windlass-worker-check",
             CONFINE,
             PROCS,

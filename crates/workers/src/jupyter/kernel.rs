@@ -12,12 +12,26 @@ use windlass_worker_kit::FD_VARIABLE;
 /// Names the process whose end ends ipykernel. Without it, ipykernel prints a note for people.
 const PARENT_VARIABLE: &str = "JPY_PARENT_PID";
 
+/// IPython's directory for settings and history. IPython warns on standard error if it cannot write there.
+const IPYTHON_VARIABLE: &str = "IPYTHONDIR";
+
 /// The process of a kernel. Its standard output and standard error are the worker's raw pipes.
 #[derive(Debug)]
 pub struct KernelProcess {
     child: Child,
     group: Pid,
     is_stopped: bool,
+}
+
+/// Whether IPython can use the directory that it is told, or its usual one.
+fn has_ipython_dir() -> bool {
+    if std::env::var_os(IPYTHON_VARIABLE).is_some() {
+        return true;
+    }
+    let Some(home) = std::env::home_dir() else { return false };
+    let usual = home.join(".ipython");
+    let place = if usual.exists() { usual } else { home };
+    rustix::fs::access(place, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
 impl KernelProcess {
@@ -28,7 +42,12 @@ impl KernelProcess {
         let Some((program, arguments)) = command.split_first() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the argv is empty"));
         };
-        let child = Command::new(program)
+        let mut child = Command::new(program);
+        if !has_ipython_dir() {
+            let private = connection_file.with_file_name("ipython");
+            child.env(IPYTHON_VARIABLE, private);
+        }
+        let child = child
             .args(arguments)
             .envs(spec.environment(|name| std::env::var(name).ok()))
             .env(PARENT_VARIABLE, std::process::id().to_string())
