@@ -30,6 +30,8 @@ use crate::failure::Failure;
 use crate::trust::{CodeDirs, Trust};
 use crate::worker_config::WorkerEntry;
 
+use self::program_files::LazyProgram;
+
 /// The variable with the size of a session's terminal, as `COLUMNSxROWS`.
 const TERMINAL_VARIABLE: &str = "WINDLASS_TERMINAL";
 
@@ -98,13 +100,14 @@ pub(crate) struct ZygoteRecipe {
 }
 
 impl Workers {
-    /// Writes the worker programs into the state directory.
+    /// Writes the program of the default worker into the state directory. The others are written when a
+    /// session first needs them.
     pub fn prepare(config: &Config, trust: Arc<Trust>) -> io::Result<Self> {
         let dir = config.programs_dir();
         let entries = &config.workers.entries;
         let settings = |kind: &WorkerKind| entries.get(kind.name).cloned().unwrap_or_default();
-        let rust = program_files::rust_workers(&dir)?;
-        let javascript = program_files::javascript(&dir)?;
+        let rust = LazyProgram::rust(&dir);
+        let javascript = LazyProgram::javascript(&dir);
         let python = python::Python::prepare(&dir, trust.clone(), config.named_interpreters())?;
         let shell = shell::Shell::new(rust.clone(), trust.clone(), settings(&kinds::shell::KIND));
         let r = r::RLang::new(rust.clone(), trust.clone(), settings(&kinds::r::KIND));

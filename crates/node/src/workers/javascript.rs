@@ -7,6 +7,7 @@ use windlass_protocol::api::{CreateSession, WorkerInfo};
 use windlass_protocol::kinds::javascript::KIND;
 
 use super::lookup::{self, FoundProgram};
+use super::program_files::LazyProgram;
 use super::{Launcher, Recipe, environment};
 use crate::failure::Failure;
 use crate::trust::Trust;
@@ -18,15 +19,15 @@ const FLAGS: [&str; 1] = ["--no-force-async-hooks-checks"];
 /// How workers of Node.js are started.
 #[derive(Debug)]
 pub(super) struct JavaScript {
-    root: PathBuf,
+    program: LazyProgram,
     trust: Arc<Trust>,
     settings: WorkerEntry,
 }
 
 impl JavaScript {
-    /// `root` is the directory of the JavaScript workers' files.
-    pub fn new(root: PathBuf, trust: Arc<Trust>, settings: WorkerEntry) -> Self {
-        Self { root, trust, settings }
+    /// `program` has the files of all JavaScript workers.
+    pub fn new(program: LazyProgram, trust: Arc<Trust>, settings: WorkerEntry) -> Self {
+        Self { program, trust, settings }
     }
 
     fn node(&self, named: Option<&str>, path: Option<&String>) -> Result<FoundProgram, Failure> {
@@ -42,9 +43,10 @@ impl Launcher for JavaScript {
 
     fn recipe(&self, wanted: &CreateSession, _workspace: &Path) -> Result<Recipe, Failure> {
         let env = environment::of_worker(&wanted.env);
+        let root = self.program.write()?;
         let node = self.node(wanted.interpreter.as_deref(), env.get("PATH"))?;
         let program = node.path.display().to_string();
-        let main = self.root.join("node/main.js").display().to_string();
+        let main = root.join("node/main.js").display().to_string();
         let flags = FLAGS.map(str::to_owned);
         Ok(Recipe {
             name: KIND.name.to_owned(),
@@ -53,7 +55,7 @@ impl Launcher for JavaScript {
             needed: node.needed(&self.trust),
             interpreter: node.path,
             real: node.way.real,
-            program: Some(self.root.clone()),
+            program: Some(root.to_owned()),
         })
     }
 
@@ -62,6 +64,6 @@ impl Launcher for JavaScript {
     }
 
     fn program(&self) -> Option<&Path> {
-        Some(&self.root)
+        Some(self.program.root())
     }
 }

@@ -10,7 +10,7 @@ use windlass_protocol::kinds::VARIANT_SEPARATOR;
 use windlass_protocol::kinds::jupyter::KIND;
 
 use super::lookup::{self, FoundProgram};
-use super::program_files::RustWorkers;
+use super::program_files::LazyProgram;
 use super::{Launcher, Recipe, environment};
 use crate::failure::Failure;
 use crate::trust::{CodeDirs, Trust};
@@ -18,12 +18,12 @@ use crate::trust::{CodeDirs, Trust};
 /// How Jupyter workers are started. The kernel runs in the session's sandbox only.
 #[derive(Debug)]
 pub(super) struct Jupyter {
-    programs: RustWorkers,
+    programs: LazyProgram,
     trust: Arc<Trust>,
 }
 
 impl Jupyter {
-    pub fn new(programs: RustWorkers, trust: Arc<Trust>) -> Self {
+    pub fn new(programs: LazyProgram, trust: Arc<Trust>) -> Self {
         Self { programs, trust }
     }
 
@@ -77,7 +77,7 @@ impl Launcher for Jupyter {
         let spec = Self::kernel(wanted)?;
         let env = environment::of_worker(&wanted.env);
         let found = Self::program(&spec, env.get("PATH"))?;
-        let mut argv = self.programs.command("jupyter");
+        let mut argv = self.programs.command("jupyter")?;
         argv.extend(["--spec".to_owned(), spec.directory.display().to_string()]);
         let mut needed = found.needed(&self.trust);
         if !needed.is_empty() {
@@ -95,7 +95,7 @@ impl Launcher for Jupyter {
             needed,
             interpreter: found.path,
             real: found.way.real,
-            program: Some(self.programs.root.clone()),
+            program: Some(self.programs.root().to_owned()),
         })
     }
 
@@ -104,7 +104,7 @@ impl Launcher for Jupyter {
     }
 
     fn program(&self) -> Option<&Path> {
-        Some(&self.programs.root)
+        Some(self.programs.root())
     }
 }
 

@@ -6,6 +6,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use crate::failure::Failure;
 
 /// One file of a worker program.
 pub(super) type EmbeddedFile = (&'static str, &'static [u8]);
@@ -20,50 +23,97 @@ const JAVASCRIPT: &[EmbeddedFile] = include!(concat!(env!("OUT_DIR"), "/javascri
 /// The permissions of the program: everybody can run it.
 const PROGRAM_MODE: u32 = 0o755;
 
-/// The workers that are written in Rust, on disk.
+/// A worker program that is written to disk when a session first needs it.
 #[derive(Debug, Clone)]
-pub(super) struct RustWorkers {
-    pub root: PathBuf,
+pub(super) struct LazyProgram {
+    files: &'static [EmbeddedFile],
+    /// The file that is executable.
+    executable: Option<&'static str>,
+    root: PathBuf,
+    written: Arc<Mutex<bool>>,
 }
 
-impl RustWorkers {
-    /// The command of one of the workers.
-    pub fn command(&self, worker: &str) -> Vec<String> {
-        let program = self.root.join(RUST_PROGRAM.0).display().to_string();
-        vec![program, worker.to_owned()]
+impl LazyProgram {
+    /// The workers that are written in Rust.
+    pub fn rust(dir: &Path) -> Self {
+        Self::new(dir, "rust", &[RUST_PROGRAM], Some(RUST_PROGRAM.0))
     }
-}
 
-/// Writes the workers that are written in Rust below `dir`.
-pub(super) fn rust_workers(dir: &Path) -> io::Result<RustWorkers> {
-    let root = lay_out(dir, "rust", &[RUST_PROGRAM])?;
-    let program = root.join(RUST_PROGRAM.0);
-    if std::fs::metadata(&program)?.permissions().mode() & 0o111 != 0o111 {
-        std::fs::set_permissions(&program, Permissions::from_mode(PROGRAM_MODE))?;
+    /// The workers that are written in JavaScript.
+    pub fn javascript(dir: &Path) -> Self {
+        Self::new(dir, "javascript", JAVASCRIPT, None)
     }
-    Ok(RustWorkers { root })
-}
 
-/// Writes the workers that are written in JavaScript below `dir`.
-pub(super) fn javascript(dir: &Path) -> io::Result<PathBuf> {
-    lay_out(dir, "javascript", JAVASCRIPT)
+    fn new(
+        dir: &Path,
+        name: &str,
+        files: &'static [EmbeddedFile],
+        executable: Option<&'static str>,
+    ) -> Self {
+        Self { files, executable, root: root_of(dir, name, files), written: Arc::default() }
+    }
+
+    /// The directory of the program, whether or not it is written.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The directory of the program. Writes the files at the first call.
+    pub fn write(&self) -> Result<&Path, Failure> {
+        let mut written = self.written.lock().expect("no holder of this lock can panic");
+        if !*written {
+            self.write_files().map_err(|error| {
+                let root = self.root.display();
+                let what = format_args!("cannot write the worker program {root}");
+                Failure::while_making(what, &error)
+            })?;
+            *written = true;
+        }
+        Ok(&self.root)
+    }
+
+    /// The command of one of the workers that are written in Rust.
+    pub fn command(&self, worker: &str) -> Result<Vec<String>, Failure> {
+        let program = self.write()?.join(RUST_PROGRAM.0).display().to_string();
+        Ok(vec![program, worker.to_owned()])
+    }
+
+    fn write_files(&self) -> io::Result<()> {
+        write_into(&self.root, self.files)?;
+        if let Some(executable) = self.executable {
+            let program = self.root.join(executable);
+            if std::fs::metadata(&program)?.permissions().mode() & 0o111 != 0o111 {
+                std::fs::set_permissions(&program, Permissions::from_mode(PROGRAM_MODE))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Writes `files` into `dir/NAME-HASH/` unless they are there, and returns that directory.
 pub(super) fn lay_out(dir: &Path, name: &str, files: &[EmbeddedFile]) -> io::Result<PathBuf> {
+    let root = root_of(dir, name, files);
+    write_into(&root, files)?;
+    Ok(root)
+}
+
+fn root_of(dir: &Path, name: &str, files: &[EmbeddedFile]) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     files.hash(&mut hasher);
-    let root = dir.join(format!("{name}-{:016x}", hasher.finish()));
+    dir.join(format!("{name}-{:016x}", hasher.finish()))
+}
+
+fn write_into(root: &Path, files: &[EmbeddedFile]) -> io::Result<()> {
     for (path, content) in files {
         let path = root.join(path);
         if std::fs::read(&path).is_ok_and(|there| there == *content) {
             continue;
         }
-        std::fs::create_dir_all(path.parent().unwrap_or(&root))?;
+        std::fs::create_dir_all(path.parent().unwrap_or(root))?;
         // A worker that starts meanwhile sees the old file or the new one, never a partial one.
         let partial = path.with_extension(format!("{}.tmp", std::process::id()));
         std::fs::write(&partial, content)?;
         std::fs::rename(&partial, &path)?;
     }
-    Ok(root)
+    Ok(())
 }

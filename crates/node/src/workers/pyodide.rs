@@ -8,6 +8,7 @@ use windlass_protocol::api::{CreateSession, WorkerInfo};
 use windlass_protocol::kinds::pyodide::KIND;
 
 use super::lookup::{self, FoundProgram};
+use super::program_files::LazyProgram;
 use super::{Launcher, Recipe, environment};
 use crate::failure::Failure;
 use crate::trust::Trust;
@@ -42,15 +43,15 @@ const HEAP_MB_DEFAULT: u32 = 1024;
 /// How Pyodide workers are started.
 #[derive(Debug)]
 pub(super) struct Pyodide {
-    root: PathBuf,
+    program: LazyProgram,
     trust: Arc<Trust>,
     settings: WorkerEntry,
 }
 
 impl Pyodide {
-    /// `root` is the directory of the JavaScript workers' files.
-    pub fn new(root: PathBuf, trust: Arc<Trust>, settings: WorkerEntry) -> Self {
-        Self { root, trust, settings }
+    /// `program` has the files of all JavaScript workers.
+    pub fn new(program: LazyProgram, trust: Arc<Trust>, settings: WorkerEntry) -> Self {
+        Self { program, trust, settings }
     }
 
     fn node(&self, named: Option<&str>, path: Option<&String>) -> Result<FoundProgram, Failure> {
@@ -82,12 +83,13 @@ impl Launcher for Pyodide {
 
     fn recipe(&self, wanted: &CreateSession, workspace: &Path) -> Result<Recipe, Failure> {
         let mut env = environment::of_worker(&wanted.env);
+        let root = self.program.write()?;
         let node = self.node(wanted.interpreter.as_deref(), env.get("PATH"))?;
         let package = self.package(&node)?;
         env.entry(HEAP_VARIABLE.to_owned()).or_insert_with(|| HEAP_MB_DEFAULT.to_string());
         let serves_workspace = env.get(FILES_VARIABLE).is_none_or(|files| files != FILES_OF_HOST);
         let mut readable = vec![package.clone()];
-        readable.extend(PROGRAM_DIRS.iter().map(|name| self.root.join(name)));
+        readable.extend(PROGRAM_DIRS.iter().map(|name| root.join(name)));
         readable.extend(self.settings.wheels.clone());
         let mut argv = vec![node.path.display().to_string()];
         argv.extend(FLAGS.map(str::to_owned));
@@ -97,7 +99,7 @@ impl Launcher for Pyodide {
                 argv.push(format!("--allow-fs-{access}={}/*", workspace.display()));
             }
         }
-        argv.push(self.root.join("pyodide/worker.mjs").display().to_string());
+        argv.push(root.join("pyodide/worker.mjs").display().to_string());
         argv.extend(["--package".to_owned(), package.display().to_string()]);
         let mut needed = node.needed(&self.trust);
         needed.push(package);
@@ -112,7 +114,7 @@ impl Launcher for Pyodide {
             needed,
             interpreter: node.path,
             real: node.way.real,
-            program: Some(self.root.clone()),
+            program: Some(root.to_owned()),
         })
     }
 
@@ -121,6 +123,6 @@ impl Launcher for Pyodide {
     }
 
     fn program(&self) -> Option<&Path> {
-        Some(&self.root)
+        Some(self.program.root())
     }
 }

@@ -8,7 +8,7 @@ use windlass_protocol::api::{CreateSession, WorkerInfo};
 use windlass_protocol::kinds::r::KIND;
 
 use super::lookup::{self, FoundProgram, cannot_run};
-use super::program_files::RustWorkers;
+use super::program_files::LazyProgram;
 use super::{Launcher, Recipe, ZygoteRecipe, environment};
 use crate::failure::Failure;
 use crate::trust::{Advice, CodeDirs, Trust};
@@ -32,13 +32,13 @@ const SITE: [&str; 5] =
 /// How R workers are started.
 #[derive(Debug)]
 pub(super) struct RLang {
-    programs: RustWorkers,
+    programs: LazyProgram,
     trust: Arc<Trust>,
     settings: WorkerEntry,
 }
 
 impl RLang {
-    pub fn new(programs: RustWorkers, trust: Arc<Trust>, settings: WorkerEntry) -> Self {
+    pub fn new(programs: LazyProgram, trust: Arc<Trust>, settings: WorkerEntry) -> Self {
         Self { programs, trust, settings }
     }
 
@@ -65,12 +65,12 @@ impl Launcher for RLang {
         }
         Ok(Recipe {
             name: KIND.name.to_owned(),
-            argv: self.programs.command("r"),
+            argv: self.programs.command("r")?,
             env,
             needed,
             interpreter: found.path,
             real: found.way.real,
-            program: Some(self.programs.root.clone()),
+            program: Some(self.programs.root().to_owned()),
         })
     }
 
@@ -94,15 +94,15 @@ impl Launcher for RLang {
         }
         self.trust.check(&trusted).map_err(|why| untrusted(&Advice(&why)))?;
         env.insert(HOME_VARIABLE.to_owned(), home.display().to_string());
-        let mut argv = self.programs.command("r");
+        let mut argv = self.programs.command("r")?;
         argv.push("--zygote".to_owned());
         argv.extend(preload.iter().cloned());
-        let sources = std::iter::once(self.programs.root.clone()).chain(trees).collect();
+        let sources = std::iter::once(self.programs.root().to_owned()).chain(trees).collect();
         Ok(ZygoteRecipe { argv, env, reads_at_start, sources, trusted })
     }
 
     fn program(&self) -> Option<&Path> {
-        Some(&self.programs.root)
+        Some(self.programs.root())
     }
 }
 

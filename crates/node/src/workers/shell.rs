@@ -7,7 +7,7 @@ use windlass_protocol::api::{CreateSession, WorkerInfo};
 use windlass_protocol::kinds::shell::KIND;
 
 use super::lookup::{self, FoundProgram};
-use super::program_files::RustWorkers;
+use super::program_files::LazyProgram;
 use super::{Launcher, Recipe, environment};
 use crate::failure::Failure;
 use crate::trust::Trust;
@@ -19,13 +19,13 @@ const BASH_VARIABLE: &str = "WINDLASS_BASH";
 /// How shell workers are started.
 #[derive(Debug)]
 pub(super) struct Shell {
-    programs: RustWorkers,
+    programs: LazyProgram,
     trust: Arc<Trust>,
     settings: WorkerEntry,
 }
 
 impl Shell {
-    pub fn new(programs: RustWorkers, trust: Arc<Trust>, settings: WorkerEntry) -> Self {
+    pub fn new(programs: LazyProgram, trust: Arc<Trust>, settings: WorkerEntry) -> Self {
         Self { programs, trust, settings }
     }
 
@@ -51,12 +51,12 @@ impl Launcher for Shell {
         }
         Ok(Recipe {
             name: KIND.name.to_owned(),
-            argv: self.programs.command("shell"),
+            argv: self.programs.command("shell")?,
             env,
             needed: bash.needed(&self.trust),
             interpreter: bash.path,
             real: bash.way.real,
-            program: Some(self.programs.root.clone()),
+            program: Some(self.programs.root().to_owned()),
         })
     }
 
@@ -65,6 +65,6 @@ impl Launcher for Shell {
     }
 
     fn program(&self) -> Option<&Path> {
-        Some(&self.programs.root)
+        Some(self.programs.root())
     }
 }
