@@ -15,7 +15,7 @@ import time
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from typing import (
-    Any, Awaitable, Callable, Literal, Mapping, Optional, Protocol, Sequence, TypedDict, Union,
+    Any, Awaitable, Callable, List, Literal, Mapping, Optional, Protocol, Sequence, TypedDict, Union,
 )
 
 from ._tool import Tool, tool
@@ -117,7 +117,7 @@ class DirectoryFiles:
             raise _error(errno.EACCES, path)
         return {"kind": "file", "size": found.st_size, "mtime_ms": mtime_ms}
 
-    def list(self, path: str) -> list[str]:
+    def list(self, path: str) -> List[str]:
         with self._parent(path) as (parent, name):
             opened = os.open(name, _DIRECTORY, dir_fd=parent)
         try:
@@ -248,7 +248,7 @@ class MemoryFiles:
                 return {"kind": "directory", "size": 0, "mtime_ms": times}
             return {"kind": "file", "size": len(data), "mtime_ms": times}
 
-    def list(self, path: str) -> list[str]:
+    def list(self, path: str) -> List[str]:
         with self._lock:
             if self._entry(path) is not None:
                 raise _error(errno.ENOTDIR, path)
@@ -342,7 +342,7 @@ class MemoryFiles:
         if is_directory and self._below(path, deep=False):
             raise _error(errno.ENOTEMPTY, path)
 
-    def _below(self, path: str, *, deep: bool) -> list[str]:
+    def _below(self, path: str, *, deep: bool) -> List[str]:
         prefix = path + "/" if path else ""
         return [
             other
