@@ -5,15 +5,22 @@
 // REPL mode gives top-level `await` and lets later cells declare `const`, `let` and `class` again. It evaluates a cell
 // as an async function; a promise hook catches that function's promise. So the value needs no detour through the inspector,
 // and the promise stays referenced: Node 22 aborts when an awaited promise of the inspector is collected.
+//
+// Each cell begins with an `await`, so its code runs when the inspector has returned. Node 20 aborts when code is
+// terminated while the inspector attaches itself to the promise.
 
 const inspector = require('node:inspector');
 const module_ = require('node:module');
 const v8 = require('node:v8');
+const { BEGIN } = require('./errors.js');
 const { rewriteImports } = require('./imports.js');
 
 // The key under which the engine's REPL mode keeps the value of a cell.
 const RESULT = '.repl_result';
+
 const GROUP = 'turn';
+// A directive: not a string that an operator follows.
+const STRICT = /^(?:\s|\/\/[^\n]*\n|\/\*[^]*?\*\/)*(['"])use strict\1(?=[ \t]*(?:;|\n\s*[\w'"{/]))/;
 
 class Cells {
   constructor({ language }) {
@@ -24,8 +31,8 @@ class Cells {
   }
 
   /**
-   * Begin a turn. Returns `{promise}` whose value has the cell's value (see `valueOf`), or `{failure}` if the source is
-   * not valid: an error with `place`, or null if a termination came before the first statement.
+   * Begin a turn, whose code runs after the callback that this call is part of. Returns `{promise}` whose value has the
+   * cell's value (see `valueOf`), or `{failure}` if the source is not valid: an error with `place`.
    */
   begin(turn, source) {
     const name = `<turn-${turn}>`;
@@ -72,7 +79,7 @@ class Cells {
       this._session.post(
         'Runtime.evaluate',
         {
-          expression: `${rewriteImports(source)}\n//# sourceURL=${name}`,
+          expression: `${begun(rewriteImports(source))}\n//# sourceURL=${name}`,
           objectGroup: GROUP,
           replMode: true,
           silent: true,
@@ -86,10 +93,16 @@ class Cells {
       if (promise === null) unhook();
     }
     if (promise !== null) return { promise };
-    // The code was interrupted before it began.
-    if (answer === null || answer.error) return { failure: null };
+    if (answer === null || answer.error) return { failure: new Error('the engine did not evaluate the turn') };
     return { failure: syntaxFailure(answer, name, original) };
   }
+}
+
+/** The source behind an `await`. A directive stays the first statement, and a `#!` line a comment. */
+function begun(source) {
+  const strict = STRICT.exec(source);
+  if (strict) return `${strict[0]};await void 0${source.slice(strict[0].length)}`;
+  return `${BEGIN}${source.replace(/^#!/, '//')}`;
 }
 
 /** Removes the types of TypeScript source; enums and the like are translated. */
@@ -136,7 +149,8 @@ function syntaxFailure(answer, name, source) {
   const failure = new SyntaxError(message);
   failure.name = kind;
   const line = source.split('\n')[details.lineNumber] ?? '';
-  const mark = line.length <= 500 ? `${line}\n${' '.repeat(Math.max(0, details.columnNumber))}^\n\n` : '';
+  const column = details.columnNumber - (details.lineNumber === 0 ? BEGIN.length : 0);
+  const mark = line.length <= 500 ? `${line}\n${' '.repeat(Math.max(0, column))}^\n\n` : '';
   failure.place = `${name}:${details.lineNumber + 1}\n${mark}`;
   return failure;
 }

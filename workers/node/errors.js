@@ -9,6 +9,8 @@ const { headerText } = require('../js-kit/frames.js');
 
 const WORKERS = path.dirname(__dirname) + path.sep;
 const NAME_CHARS_MAX = 200;
+// What stands before the first line of each cell.
+const BEGIN = 'await void 0;';
 
 /** Thrown into code that waits when its turn is interrupted. */
 class Interrupted extends Error {
@@ -71,7 +73,9 @@ function clean(text) {
       if (line.endsWith(' {') && kept.length > 0) kept[kept.length - 1] += ' {';
     } else kept.push(line);
   }
-  return kept.join('\n').replace(/<turn-(\w+)>/g, '<turn $1>');
+  return kept.join('\n')
+    .replace(/(<turn-\w+>:1:)(\d+)/g, (all, place, column) => place + Math.max(1, column - BEGIN.length))
+    .replace(/<turn-(\w+)>/g, '<turn $1>');
 }
 
 /** Like `instanceof`, for any thrown value: a proxy may throw. */
@@ -91,4 +95,4 @@ function attempt(work, otherwise) {
   }
 }
 
-module.exports = { ProcessExit, Interrupted, clean, describe, isA, traceback };
+module.exports = { BEGIN, ProcessExit, Interrupted, clean, describe, isA, traceback };

@@ -16,8 +16,6 @@ const ACKNOWLEDGED = WORD.PLUGIN + 1;
 const OVER = WORD.PLUGIN + 2;
 // Number of `interrupt` frames that the IO thread has read.
 const INTERRUPTS = WORD.PLUGIN + 3;
-// 1 while the synchronous part of a turn runs: the event loop cannot acknowledge anything.
-const EVALUATING = WORD.PLUGIN + 4;
 
 const WORKER = 0;
 const USER = 1;
@@ -51,21 +49,6 @@ class Guard {
     } finally {
       if (mode === WORKER) this._enter();
     }
-  }
-
-  /** Run the synchronous part of a turn. */
-  evaluate(work) {
-    Atomics.store(this.words, EVALUATING, 1);
-    try {
-      return this.release(work);
-    } finally {
-      this.evaluated();
-    }
-  }
-
-  /** The event loop runs again, also after a termination, which skips every `finally`. */
-  evaluated() {
-    Atomics.store(this.words, EVALUATING, 0);
   }
 
   /** The start is over: from now on code of the session may run. */
@@ -105,4 +88,4 @@ class Guard {
   }
 }
 
-module.exports = { ACKNOWLEDGED, EVALUATING, Guard, INTERRUPTS, MODE, OVER, TERMINATING, USER, WORKER };
+module.exports = { ACKNOWLEDGED, Guard, INTERRUPTS, MODE, OVER, TERMINATING, USER, WORKER };

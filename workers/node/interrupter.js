@@ -7,9 +7,9 @@
 
 const fs = require('node:fs');
 const inspector = require('node:inspector');
-const { ACKNOWLEDGED, EVALUATING, INTERRUPTS, MODE, OVER, TERMINATING, USER } = require('./guard.js');
+const { ACKNOWLEDGED, INTERRUPTS, MODE, OVER, TERMINATING, USER } = require('./guard.js');
 
-// How long a main thread in its event loop takes to acknowledge.
+// How long a main thread in its event loop takes to acknowledge. Code that is over within this time is not cut.
 const ACKNOWLEDGE_MS = 5;
 // How long code that caught an interrupt, or that must end for a shutdown, may continue.
 const CAUGHT_MS = 400;
@@ -39,8 +39,7 @@ module.exports = function interrupter({ words, post }) {
   }
 
   async function stop(turn) {
-    const isBusy = Atomics.load(words, EVALUATING) === 1 && Atomics.load(words, MODE) === USER;
-    if (!isBusy && waitUntil(() => isAcknowledged(turn) || isOver(turn), ACKNOWLEDGED, ACKNOWLEDGE_MS)) {
+    if (waitUntil(() => isAcknowledged(turn) || isOver(turn), ACKNOWLEDGED, ACKNOWLEDGE_MS)) {
       // The main thread stores both words and then notifies the first.
       if (waitUntil(() => isOver(turn), ACKNOWLEDGED, CAUGHT_MS)) return;
     }

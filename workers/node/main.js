@@ -44,7 +44,7 @@ function main() {
     onFrame: (header, body) => guard.protect(() => receive(header, body)),
   });
   const guard = new Guard(link.words);
-  const pending = new Pending();
+  const pending = new Pending(guard);
   const cells = new Cells({ language });
   const parts = { turns, link, guard, pending, setImmediate: timers.setImmediate };
   const input = new Input(parts);
@@ -92,7 +92,7 @@ function main() {
     });
     guard.open();
   };
-  if (startup) runStartup({ file: startup, cells, guard, timers, done: ready });
+  if (startup) runStartup({ file: startup, cells, timers, done: ready });
   else ready();
 }
 

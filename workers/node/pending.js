@@ -3,6 +3,7 @@
 //
 // Owns both lists for the running turn only. An interrupt rejects the promises and clears the timers, so that code
 // that was interrupted in an `await` does not continue behind the back of later turns. Timers of earlier turns stay.
+// A termination within Node's own list of timers would stop all timers of one duration, so Node's functions run protected.
 
 const timers = require('node:timers');
 const timersPromises = require('node:timers/promises');
@@ -13,7 +14,8 @@ const { Interrupted } = require('./errors.js');
 const CLEAR = { setTimeout: 'clearTimeout', setInterval: 'clearInterval', setImmediate: 'clearImmediate' };
 
 class Pending {
-  constructor() {
+  constructor(guard) {
+    this._guard = guard;
     // Functions that clear a timer of the running turn, by the timer.
     this._timers = new Map();
     this._rejects = new Set();
@@ -75,16 +77,30 @@ class Pending {
     const pending = this;
     const wrapped = function (...given) {
       if (!pending._isOpen) return original.apply(this, given);
-      return pending.promise((resolve, reject) => original.apply(this, given).then(resolve, reject));
+      // Options may have getters of the session.
+      const start = () => original.apply(this, given);
+      const started = given.length <= 2 && isPlain(given[0]) ? pending._guard.protect(start) : start();
+      return pending.promise((resolve, reject) => started.then(resolve, reject));
     };
     Object.defineProperty(wrapped, 'name', { value: name });
     return wrapped;
   }
 
+  /** Node's functions. A time or a timer of another type may have code of the session. */
+  _protected({ set, clear }) {
+    const guard = this._guard;
+    return {
+      set: (callback, ...rest) => (
+        isPlain(rest[0]) ? guard.protect(() => set(callback, ...rest)) : set(callback, ...rest)
+      ),
+      clear: (timer) => (this._timers.has(timer) ? guard.protect(() => clear(timer)) : clear(timer)),
+    };
+  }
+
   _watch(setName, clearName) {
-    const set = globalThis[setName];
-    const clear = globalThis[clearName];
     const pending = this;
+    const original = { set: globalThis[setName], clear: globalThis[clearName] };
+    const { set, clear } = this._protected(original);
     const isRepeated = setName === 'setInterval';
     function watched(callback, ...rest) {
       if (!pending._isOpen || typeof callback !== 'function') return set(callback, ...rest);
@@ -97,11 +113,12 @@ class Pending {
       return timer;
     }
     function cleared(timer) {
+      const result = clear(timer);
       pending._timers.delete(timer);
-      return clear(timer);
+      return result;
     }
     Object.defineProperty(watched, 'name', { value: setName });
-    if (promisify.custom in set) {
+    if (promisify.custom in original.set) {
       Object.defineProperty(watched, promisify.custom, {
         configurable: true, enumerable: true, get: () => timersPromises[setName],
       });
@@ -112,6 +129,10 @@ class Pending {
       target[clearName] = cleared;
     }
   }
+}
+
+function isPlain(time) {
+  return time === undefined || typeof time === 'number';
 }
 
 module.exports = { Pending };

@@ -9,7 +9,7 @@ const { ProcessExit, isA, traceback } = require('./errors.js');
 // The keeper waits 30 s for a worker to be ready.
 const STARTUP_MS_MAX = 20_000;
 
-function runStartup({ file, cells, guard, timers, done }) {
+function runStartup({ file, cells, timers, done }) {
   let isDone = false;
   const finish = (error) => {
     if (isDone) return;
@@ -25,7 +25,7 @@ function runStartup({ file, cells, guard, timers, done }) {
   } catch (error) {
     return finish(error);
   }
-  const { promise, failure } = guard.release(() => cells.begin('startup', source));
+  const { promise, failure } = cells.begin('startup', source);
   if (failure) return finish(failure);
   timers.setTimeout(() => finish(new Error(`it was not done after ${STARTUP_MS_MAX} ms`)), STARTUP_MS_MAX).unref();
   return promise.then(() => finish(), (error) => finish(error ?? new Error(String(error))));

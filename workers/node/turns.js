@@ -14,8 +14,6 @@ const { Interrupted, ProcessExit, describe, isA, traceback } = require('./errors
 const SETTLE_MS = 150;
 // How long the `interrupt` frame may take to be read after its signal.
 const LATE_FRAME_MS = 30;
-// How long the interrupt of a turn that was not evaluated may take.
-const UNEVALUATED_MS = 1000;
 // Maximum number of interrupts that are remembered for turns that have not begun.
 const EARLY_MAX = 64;
 const SHOWN = { colors: false, maxStringLength: 16 * 1024 * 1024, maxArrayLength: 1000 };
@@ -58,7 +56,6 @@ class Turns {
     this._codeOf = header.turn;
     this._code.push(body);
     if (header.more) return;
-    this._guard.evaluated();
     const source = Buffer.concat(this._code).toString('utf8');
     this._code = [];
     this._codeOf = null;
@@ -132,16 +129,9 @@ class Turns {
     }
     this._pending.begin();
     for (const work of this._waiting.splice(0)) this._timers.setImmediate(work);
-    const { promise, failure } = this._guard.evaluate(() => (
-      this._owners.run(turn, () => this._cells.begin(turn, source))
-    ));
+    const { promise, failure } = this._owners.run(turn, () => this._cells.begin(turn, source));
     if (failure) this._finish(turn, { error: failure });
-    else if (promise) this._follow(turn, promise, Cells.valueOf);
-    else {
-      // The interrupt that terminated the code ends the turn.
-      const error = new Error('the engine did not evaluate the turn');
-      this._timers.setTimeout(() => this._finish(turn, { error }), UNEVALUATED_MS);
-    }
+    else this._follow(turn, promise, Cells.valueOf);
   }
 
   _follow(turn, promise, valueOf) {

@@ -207,6 +207,20 @@ class Errors(WorkerCase):
         self.assertEqual(told.printed, "before\n")
 
 
+    def test_the_place_of_an_error_is_that_in_the_source(self):
+        self.assertIn("at <turn 1>:1:7\n", self.run_code("throw new Error('x')").traceback)
+        self.assertIn("at <turn 2>:2:7\n", self.run_code("1\nthrow new Error('x')").traceback)
+        self.assertIn("<turn 3>:1\na b\n  ^\n", self.run_code("a b").traceback)
+        self.assertIn("<turn 4>:2\na b\n  ^\n", self.run_code("1\na b").traceback)
+
+    def test_what_must_stand_first_does(self):
+        self.assertEqual(self.result("#!/usr/bin/env node\n1 + 1"), "2\n")
+        for strict in ("'use strict'; ", "// first\n/* and */ \"use strict\"\nvoid 0;"):
+            self.assertEqual(self.result(strict + "(function () { return this })()"), "")
+        self.assertEqual(self.result("'use strict'"), "'use strict'\n")
+        self.assertEqual(self.result("'use stricter'"), "'use stricter'\n")
+
+
 class Background(WorkerCase):
     def test_errors_of_earlier_turns_are_printed_and_end_nothing(self):
         self.result("setTimeout(() => { throw new Error('late') }, 20); Promise.reject(new Error('unhandled')); 1")

@@ -1,5 +1,7 @@
 """Interrupts: of everything that can take long, at every moment, and late ones."""
 
+import subprocess
+import sys
 import time
 import unittest
 
@@ -44,6 +46,19 @@ class Running(WorkerCase):
             with self.subTest(code=code):
                 self.stop(code)
                 self.assertEqual(self.result("kept + 1"), "42\n")
+
+    def test_at_the_first_await(self):
+        """The interrupt meets code that is about to wait. A busy machine makes this likely."""
+        waits = (STUCK[6], STUCK[8], "setTimeout(() => console.log('on'), 1); await new Promise(() => {})")
+        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+        try:
+            for _ in range(40):
+                for code in waits:
+                    self.stop(code)
+        finally:
+            for process in busy:
+                process.kill()
+                process.wait()
 
     def test_twice_over_in_one_process(self):
         for _ in range(3):

@@ -7,7 +7,7 @@ import tempfile
 import time
 import unittest
 
-from keeper import Keeper, frame
+from node_keeper import Keeper, frame
 from worker_case import WorkerCase
 
 

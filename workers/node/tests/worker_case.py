@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import unittest
 
-from keeper import NODE, Keeper, Told
+from node_keeper import NODE, Keeper, Told
 
 
 def major():

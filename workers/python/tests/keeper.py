@@ -22,7 +22,7 @@ BOOTSTRAP = (
     "from windlass_worker.main import main; del sys.path[0]; main()"
 )
 PYTHON = os.environ.get("WORKER_PYTHON", sys.executable)
-DEADLINE_S = 20.0
+DEADLINE_S = float(os.environ.get("WORKER_DEADLINE_S", "20"))
 CHUNK = 128 * 1024
 READS_MAX = 64
 # How often an interrupted turn that continues is nudged.
@@ -30,8 +30,12 @@ NUDGE_S = 0.05
 
 
 class Keeper:
-    def __init__(self, cwd=None, python=PYTHON, environment=None, command=None):
+    def __init__(self, cwd=None, python=PYTHON, environment=None, command=None, fd=None):
         ours, theirs = socket.socketpair()
+        if fd is not None:
+            moved = socket.socket(fileno=os.dup2(theirs.fileno(), fd))
+            theirs.close()
+            theirs = moved
         self.socket = ours
         self.socket.setblocking(False)
         self.process = subprocess.Popen(
