@@ -41,11 +41,13 @@ impl FoundProgram {
     /// What a session may read of this program, besides the policy's readable paths: its installation. A
     /// program that a session could have changed adds nothing.
     pub fn needed(&self, trust: &Trust) -> Vec<PathBuf> {
+        self.is_trusted(trust).then(|| prefix_of(&self.way.real)).into_iter().collect()
+    }
+
+    /// Whether no session could have changed this program.
+    pub fn is_trusted(&self, trust: &Trust) -> bool {
         let directories = self.way.directories.clone();
-        match trust.check(&CodeDirs { directories, ..CodeDirs::default() }) {
-            Ok(()) => vec![prefix_of(&self.way.real)],
-            Err(_) => Vec::new(),
-        }
+        trust.check(&CodeDirs { directories, ..CodeDirs::default() }).is_ok()
     }
 }
 

@@ -102,7 +102,10 @@ impl Launcher for Pyodide {
         argv.push(root.join("pyodide/worker.mjs").display().to_string());
         argv.extend(["--package".to_owned(), package.display().to_string()]);
         let mut needed = node.needed(&self.trust);
-        needed.push(package);
+        // A package beside a Node.js that a session could have changed makes no path readable.
+        if self.settings.package.is_some() || node.is_trusted(&self.trust) {
+            needed.push(package);
+        }
         if let Some(wheels) = &self.settings.wheels {
             argv.extend(["--packages".to_owned(), wheels.display().to_string()]);
             needed.push(wheels.clone());

@@ -50,14 +50,14 @@ impl RLang {
 impl Launcher for RLang {
     fn info(&self) -> WorkerInfo {
         let found = self.find(None, environment::path().as_ref());
-        let found = found.and_then(|found| home(&found).map(|_| found.path));
+        let found = found.and_then(|found| home(&found, &self.trust).map(|_| found.path));
         super::built_in_info(&KIND, found)
     }
 
     fn recipe(&self, wanted: &CreateSession, _workspace: &Path) -> Result<Recipe, Failure> {
         let mut env = environment::of_worker(&wanted.env);
         let found = self.find(wanted.interpreter.as_deref(), env.get("PATH"))?;
-        let home = home(&found)?;
+        let home = home(&found, &self.trust)?;
         env.insert(HOME_VARIABLE.to_owned(), home.display().to_string());
         let mut needed = found.needed(&self.trust);
         if !needed.is_empty() {
@@ -84,7 +84,7 @@ impl Launcher for RLang {
         let mut env = environment::of_worker(&BTreeMap::new());
         let named = interpreter.display().to_string();
         let found = self.find(Some(&named), None)?;
-        let home = home(&found)?;
+        let home = home(&found, &self.trust)?;
         let mut trusted = CodeDirs { directories: found.way.directories, ..CodeDirs::default() };
         let sites = SITE.iter().map(PathBuf::from).filter(|site| site.is_dir());
         let trees: Vec<PathBuf> = sites.chain([home.clone()]).collect();
@@ -114,10 +114,12 @@ fn reads_at_start(name: &str) -> bool {
     NAMES.contains(&name) || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
 }
 
-/// The home of an R: the directory that its start script names, or the one above its `bin`.
-fn home(found: &FoundProgram) -> Result<PathBuf, Failure> {
+/// The home of an R: the directory that its start script names, or the one above its `bin`. The start script
+/// is read only if no session could have changed it.
+fn home(found: &FoundProgram, trust: &Trust) -> Result<PathBuf, Failure> {
     let above = found.way.real.parent().and_then(Path::parent).map(Path::to_owned);
-    let named = script_home(&found.way.real);
+    let is_trusted = found.is_trusted(trust);
+    let named = is_trusted.then(|| script_home(&found.way.real)).flatten();
     let mut homes = named.into_iter().chain(above);
     homes.find(|home| home.join(LIBRARY).is_file() && home.join(BASE_PACKAGE).is_dir()).ok_or_else(|| {
         cannot_run(
