@@ -198,7 +198,8 @@ async fn reaches_nothing(language: &Language) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let code = language.reaches.replace("PORT", &port.to_string());
-    assert_eq!(run_ok(&client, &session, &code).await, "refused\nrefused\n");
+    let said = run_ok(&client, &session, &code).await;
+    assert!(!said.is_empty() && said.lines().all(|line| line == "refused"), "{said:?}");
 }
 
 async fn tool_answers(language: &Language) {
