@@ -25,6 +25,15 @@ const START_MAX: Duration = Duration::from_secs(60);
 /// The time between two attempts to start a node.
 const START_AGAIN: Duration = Duration::from_millis(300);
 
+/// The variable that names a Python with ipykernel.
+pub const JUPYTER_VARIABLE: &str = "WINDLASS_TEST_JUPYTER_PYTHON";
+
+/// Where the kernel of that Python is described.
+pub fn kernels() -> Option<PathBuf> {
+    let python = PathBuf::from(std::env::var_os(JUPYTER_VARIABLE)?);
+    Some(python.parent()?.parent()?.join("share/jupyter"))
+}
+
 #[derive(Debug)]
 pub struct ChaosNode {
     pub node: TestNode,
@@ -96,6 +105,7 @@ impl ChaosNode {
             .arg(address.to_string())
             .env("WINDLASS_START", start_by)
             .env(CLOCK_FILE, &clock)
+            .env("JUPYTER_PATH", kernels().unwrap_or_default())
             .state_dir(&state)
             .prepare()?;
         node.restart().await?;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use windlass_testkit::{processes, python};
 
-use super::chaos_node::ChaosNode;
+use super::chaos_node::{self, ChaosNode};
 use super::raw_http::NodeEndpoint;
 use super::world::World;
 use crate::workspace;
@@ -42,16 +42,43 @@ struct Guest {
     reading: JoinHandle<()>,
 }
 
-/// Starts every guest that can run here.
-pub fn start(world: &Arc<World>, node: &ChaosNode, program: &Path) -> Result<Guests> {
+/// The kinds of worker that guests of the Python SDK count with, and the program that each needs.
+const KINDS: [(&str, &str); 5] = [
+    ("python", "python3"),
+    ("shell", "bash"),
+    ("r", "R"),
+    ("node", "node"),
+    ("jupyter:python3", "python3"),
+];
+
+/// Starts every guest that can run here, and `per_kind` guests more for each kind of worker.
+pub fn start(
+    world: &Arc<World>,
+    node: &ChaosNode,
+    program: &Path,
+    per_kind: usize,
+) -> Result<Guests> {
     let mut running = Vec::new();
     let seed = world.seed.to_string();
     let sdk = workspace::root().join("sdk/python/src");
     match sdk.join("windlass/__init__.py").is_file() {
         true => {
-            let mut command = Command::new(python());
-            command.args(["-c", PYTHON_SDK, &seed]).env("PYTHONPATH", &sdk);
-            running.push(guest(world, node, "python sdk", command)?);
+            let counting = |name: &'static str, worker: &str, number: usize| {
+                let mut command = Command::new(python());
+                let seed = format!("{seed}-{number}");
+                command.args(["-c", PYTHON_SDK, &seed, worker]).env("PYTHONPATH", &sdk);
+                guest(world, node, name, command)
+            };
+            running.push(counting("python sdk", "python", 0)?);
+            for (worker, program) in KINDS.iter().filter(|_| per_kind > 0) {
+                if let Some(why) = missing(worker, program) {
+                    skipped(world, worker, &why);
+                    continue;
+                }
+                for number in 1..=per_kind {
+                    running.push(counting(worker, worker, number)?);
+                }
+            }
         }
         false => skipped(world, "python sdk", "sdk/python is missing in this workspace"),
     }
@@ -87,6 +114,16 @@ fn typescript() -> Result<PathBuf, String> {
     ready.then_some(module).ok_or_else(|| reason.to_owned())
 }
 
+/// Why sessions of a kind cannot start here.
+fn missing(worker: &str, program: &str) -> Option<String> {
+    if worker.starts_with("jupyter") && chaos_node::kernels().is_none() {
+        return Some(format!("{} is not set", chaos_node::JUPYTER_VARIABLE));
+    }
+    workspace::output_of(Command::new(program).arg("--version"))
+        .is_err()
+        .then(|| format!("no {program} on PATH"))
+}
+
 fn skipped(world: &World, name: &str, reason: &str) {
     println!("skipped: {name}: {reason}");
     world.ledger.count(&format!("skipped {name}"));
@@ -98,8 +135,10 @@ fn guest(
     name: &'static str,
     mut command: Command,
 ) -> Result<Guest> {
-    let work = node.directory.path().join(name.replace(' ', "-"));
-    std::fs::create_dir(&work)?;
+    let work = tempfile::Builder::new()
+        .prefix(&name.replace([' ', ':'], "-"))
+        .tempdir_in(node.directory.path())?
+        .keep();
     let mut child = command
         .env("WINDLASS_RUNTIME_DIR", &node.node.dirs().runtime)
         .env("WINDLASS_STATE_DIR", &node.node.dirs().state)

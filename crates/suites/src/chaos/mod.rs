@@ -54,6 +54,9 @@ pub struct Args {
     /// Only these faults; without this option, all
     #[arg(long, value_enum, value_delimiter = ',')]
     faults: Vec<FaultKind>,
+    /// The number of further clients that count with each of Python, shell, R, Node.js and a Jupyter kernel
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    kinds: usize,
     /// Run as this user, who is created if missing; only for root
     #[arg(long)]
     user: Option<String>,
@@ -88,6 +91,7 @@ fn play_all(args: &Args, program: PathBuf) -> Result<RunVerdict> {
     let stage = RunSetup {
         program,
         seconds: args.seconds,
+        per_kind: args.kinds,
         disk: disk.filter(|_| faults.contains(&FaultKind::Disk)),
         cgroup: cgroup.as_ref().filter(|_| limits_processes).map(|cgroup| cgroup.path.clone()),
         faults,
@@ -126,6 +130,9 @@ fn again(args: &Args, seed: u64) -> String {
             .filter_map(|fault| Some(fault.to_possible_value()?.get_name().to_owned()))
             .collect();
         words.push_str(&format!(" --faults {}", names.join(",")));
+    }
+    if args.kinds > 0 {
+        words.push_str(&format!(" --kinds {}", args.kinds));
     }
     if let Some(user) = &args.user {
         words.push_str(&format!(" --user {user}"));

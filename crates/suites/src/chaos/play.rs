@@ -39,6 +39,8 @@ const FAULTS_GENERATOR: u64 = 1 << 32;
 pub struct RunSetup {
     pub program: PathBuf,
     pub seconds: u64,
+    /// How many guests more count with each kind of worker.
+    pub per_kind: usize,
     pub faults: Vec<FaultKind>,
     /// The small disk, if one could be mounted.
     pub disk: Option<PathBuf>,
@@ -64,7 +66,7 @@ pub async fn play(stage: &RunSetup, seed: u64) -> Result<SeedResult> {
     let root = disk.as_ref().map(SmallDisk::root);
     let node = ChaosNode::start(&stage.program, start_by, root, stage.cgroup.as_deref()).await?;
     let clients = clients(&world, &node)?;
-    let guests = guests::start(&world, &node, &stage.program)?;
+    let guests = guests::start(&world, &node, &stage.program, stage.per_kind)?;
     let faults = FaultInjector {
         http: HttpClient::new(&world, "faults", &node.socket()),
         node,

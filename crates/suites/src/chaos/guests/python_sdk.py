@@ -1,5 +1,5 @@
-"""A guest of the chaos suite: counts in a session through the Python SDK and prints one JSON object per line.
-It ends when its standard input is closed."""
+"""A guest of the chaos suite: counts in sessions through the Python SDK and prints one JSON object per line.
+The second argument is the kind of the sessions' workers. It ends when its standard input is closed."""
 
 import json
 import random
@@ -15,6 +15,22 @@ TURNS_PER_SESSION = 60
 PAUSE_S = 0.05
 FAILURE_PAUSE_S = 0.2
 
+# Code that counts and prints the count, and code that takes a while, so that a fault meets it.
+PYTHON = ("n = globals().get('n', 0) + 1\nprint(n)", "import time; time.sleep(0.3)")
+PROGRAMS = {
+    "python": PYTHON,
+    "jupyter": PYTHON,
+    "shell": ("n=$((n + 1)); echo $n", "sleep 0.3"),
+    "r": ("n <- if (exists('n')) n + 1 else 1; cat(n)", "Sys.sleep(0.3)"),
+    "node": (
+        "var n = (globalThis.n ?? 0) + 1; console.log(n)",
+        "await new Promise((done) => setTimeout(done, 300))",
+    ),
+}
+
+# One turn of this many takes a while.
+SLOW_ONE_OF = 20
+
 
 def tell(**what):
     print(json.dumps(what), flush=True)
@@ -23,13 +39,16 @@ def tell(**what):
 class Counter:
     """A count in a session. A request without an answer may have run, so the expected count is a range."""
 
-    def __init__(self, session):
+    def __init__(self, session, programs, choices):
         self.session = session
+        self.count, self.wait = programs
+        self.choices = choices
         self.low = self.high = 0
 
     def turn(self):
+        is_slow = self.choices.randrange(SLOW_ONE_OF) == 0
         try:
-            turn = self.session.run("n = globals().get('n', 0) + 1\nprint(n)")
+            turn = self.session.run(self.count + "\n" + self.wait if is_slow else self.count)
         except WindlassError as error:
             self.high += 1
             tell(raised=error.code, text=str(error))
@@ -57,16 +76,16 @@ def connect(over):
     sys.exit(0)
 
 
-def play(choices, over):
+def play(choices, over, worker):
     node = connect(over)
     while not over.is_set():
         try:
-            session = node.session()
+            session = node.session(worker=worker)
         except WindlassError as error:
             tell(raised=error.code, text=str(error))
             time.sleep(FAILURE_PAUSE_S)
             continue
-        counter = Counter(session)
+        counter = Counter(session, PROGRAMS[worker.partition(":")[0]], choices)
         for _ in range(choices.randrange(1, TURNS_PER_SESSION)):
             if over.is_set() or not counter.turn():
                 break
@@ -85,7 +104,7 @@ def main():
         over.set()
 
     threading.Thread(target=listen, daemon=True).start()
-    play(random.Random(int(sys.argv[1])), over)
+    play(random.Random(sys.argv[1] + sys.argv[2]), over, sys.argv[2])
 
 
 main()
