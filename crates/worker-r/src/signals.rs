@@ -111,7 +111,8 @@ fn handle_sigurg() {
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_sigurg as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO;
+        // Without `SA_RESTART`, R takes an interrupted read for the end of a child's output.
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
         libc::sigaction(libc::SIGURG, &raw const action, std::ptr::null_mut());
     }
 }

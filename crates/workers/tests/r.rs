@@ -318,6 +318,13 @@ fn everything_that_waits_or_runs_is_interrupted() {
 }
 
 #[test]
+fn a_signal_does_not_cut_the_output_of_a_child() {
+    // The shell's parent is the worker.
+    let code = "cat(system('kill -URG $PPID; sleep 0.2; echo whole', intern = TRUE))";
+    check(&[(code, ["ok", "whole", "", ""])]);
+}
+
+#[test]
 fn input_is_asked_for_and_leftovers_do_not_reach_the_next_turn() {
     if !has_r() {
         return;
