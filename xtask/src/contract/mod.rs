@@ -1,6 +1,7 @@
 //! `cargo xtask contract`: runs the tests of the promises in `docs/contract.md` and prints which promises
 //! hold. nextest runs the tests; this module counts their results.
 
+mod kinds;
 mod lines;
 mod report;
 mod table;
@@ -11,6 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use windlass_protocol::kinds::{ALL as ALL_KINDS, WorkerKind};
 
 use self::lines::ContractLine;
 use self::report::ContractTest;
@@ -41,9 +43,13 @@ pub struct Args {
     /// Run two busy-loop processes beside the tests
     #[arg(long)]
     load: bool,
-    /// Run only the tests of this kind of worker: python, shell, r, node, pyodide or jupyter
-    #[arg(long, value_name = "KIND")]
-    worker: Option<String>,
+    /// Run only the tests of this kind of worker: python, shell, r, node, pyodide or jupyter. Says for every
+    /// other line where it is checked for the kind, or why it does not apply
+    #[arg(long, value_name = "KIND", value_parser = kind)]
+    worker: Option<&'static WorkerKind>,
+    /// Run no test; write the table of the kinds into docs/workers.md
+    #[arg(long)]
+    document: bool,
     /// Run only these lines, such as `07 21`
     #[arg(value_name = "NN")]
     numbers: Vec<u8>,
@@ -82,7 +88,17 @@ impl LineResult {
     }
 }
 
+fn kind(name: &str) -> Result<&'static WorkerKind, String> {
+    let names: Vec<&str> = ALL_KINDS.iter().map(|kind| kind.name).collect();
+    let found = ALL_KINDS.iter().find(|kind| kind.name == name);
+    found.ok_or_else(|| format!("the kinds are {}", names.join(", ")))
+}
+
 pub fn run(args: &Args) -> Result<RunVerdict> {
+    if args.document {
+        kinds::write()?;
+        return Ok(RunVerdict::Good);
+    }
     let text = fs::read_to_string(workspace::root().join(CONTRACT))
         .with_context(|| format!("cannot read {CONTRACT}"))?;
     let mut lines = lines::parse(&text)?;
@@ -109,6 +125,13 @@ pub fn run(args: &Args) -> Result<RunVerdict> {
         tally(&mut tallies, &cases);
     }
     drop(load);
+    if let Some(kind) = args.worker {
+        print!("{}", kinds::render(kind, &lines, &tallies));
+        lines.retain(|line| {
+            let is_tested = kinds::basis(kind, line.number) == kinds::LineBasis::Tested;
+            is_tested || tallies.contains_key(&line.number)
+        });
+    }
     Ok(close(&lines, &tallies, &unknown, args.runs, started.elapsed()))
 }
 
@@ -146,15 +169,15 @@ fn run_once(args: &Args) -> Result<Vec<ContractTest>> {
     }
     let mut nextest = nextest();
     nextest.args(["--cargo-quiet", "--no-tests", "pass"]);
-    let of_kind = match &args.worker {
-        Some(kind) => format!("test(/^{kind}::/) & "),
+    let of_kind = match args.worker {
+        Some(kind) => format!("test(/^{}::/) & ", kind.name),
         None => String::new(),
     };
     for number in &args.numbers {
         nextest.args(["--filterset", &format!("{of_kind}test(/(^|::)contract_{number:02}_/)")]);
     }
-    if let (Some(kind), true) = (&args.worker, args.numbers.is_empty()) {
-        nextest.args(["--filterset", &format!("test(/^{kind}::contract_/)")]);
+    if let (Some(kind), true) = (args.worker, args.numbers.is_empty()) {
+        nextest.args(["--filterset", &format!("test(/^{}::contract_/)", kind.name)]);
     }
     let status = nextest.status().context(NO_NEXTEST)?;
     match fs::read_to_string(&report) {
