@@ -9,6 +9,9 @@ LISTED = {"HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TMP
 PROXY = {"ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "NODE_USE_ENV_PROXY"}
 if STAGE["network"] == "hosts":
     LISTED |= PROXY | {name.lower() for name in PROXY}
+# R sets these for its programs itself.
+if STAGE["worker"] == "r":
+    LISTED |= {"EDITOR", "LN_S", "MAKE", "SED", "TAR", "LD_LIBRARY_PATH"} | {name for name in os.environ if name.startswith(("R_", "_R_"))}
 others = sorted(name for name in os.environ if name not in LISTED and not name.startswith(("WINDLASS_", "PYTHON")))
 if others:
     through(", ".join(others))

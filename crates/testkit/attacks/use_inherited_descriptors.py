@@ -6,6 +6,8 @@ import stat
 from attack import STAGE, refused, secret_at, through
 
 FIRST, LAST = 3, 1023
+# The shell's programs reach the session's own host tools by a socket.
+TOOLS = os.environ.get("WINDLASS_TOOL_FD")
 found = []
 for descriptor in range(FIRST, LAST + 1):
     try:
@@ -13,6 +15,8 @@ for descriptor in range(FIRST, LAST + 1):
     except OSError:
         continue
     found.append(descriptor)
+    if str(descriptor) == TOOLS:
+        continue
     if stat.S_ISSOCK(mode):
         through(f"descriptor {descriptor} is a socket: {os.readlink(f'/proc/self/fd/{descriptor}')}")
     if stat.S_ISDIR(mode):

@@ -1,5 +1,6 @@
 # name: write to a terminal of the host's
 # line: 51
+# judged: outside
 import os
 
 from attack import STAGE, try_each

@@ -4,13 +4,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use windlass_protocol::confinement::Isolation;
-use windlass_testkit::attacks::{Attack, AttackStage, AttackVerdict, NetworkSetting};
+use windlass_testkit::attacks::{Attack, AttackStage, AttackVerdict, AttackWorker, NetworkSetting};
 
 use super::row::AttackRow;
 
 /// Runs the attacks and passes each result to `tell` as soon as the attack has ended.
 pub fn play(
     program: &Path,
+    worker: AttackWorker,
     attacks: &[Attack],
     settings: &[(Isolation, NetworkSetting)],
     mut tell: impl FnMut(AttackRow),
@@ -18,7 +19,7 @@ pub fn play(
     let mine: Vec<&Attack> = attacks.iter().filter(|attack| attack.is_for_this_user()).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut stage = AttackStage::new(program).await?;
+        let mut stage = AttackStage::new(program).await?.from_worker(worker);
         for setting in settings {
             play_setting(&mut stage, &mine, *setting, &mut tell).await?;
         }

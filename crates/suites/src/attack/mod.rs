@@ -13,7 +13,7 @@ use std::process::Command;
 
 use anyhow::{Result, anyhow, bail};
 use windlass_protocol::confinement::Isolation;
-use windlass_testkit::attacks::{self, Attack, NetworkSetting};
+use windlass_testkit::attacks::{self, Attack, AttackWorker, NetworkSetting};
 
 use self::row::Privilege;
 use crate::{RunVerdict, workspace};
@@ -29,6 +29,10 @@ pub struct Args {
     /// Run only with these network settings: none, hosts, open
     #[arg(long, value_name = "NETWORK", value_delimiter = ',', value_parser = network)]
     network: Vec<NetworkSetting>,
+    /// Run the attacks from sessions of this kind: python, shell, r or node. Kinds other than python run those
+    /// that are programs of their own
+    #[arg(long, value_name = "KIND", default_value = "python", value_parser = worker)]
+    worker: AttackWorker,
     /// Print one JSON object per line instead of the table
     #[arg(long)]
     json: bool,
@@ -45,10 +49,11 @@ pub fn run(args: &Args) -> Result<RunVerdict> {
         document::write()?;
         return Ok(RunVerdict::Good);
     }
-    let attacks = chosen(&args.only)?;
+    let mut attacks = chosen(&args.only)?;
+    attacks.retain(|attack| args.worker.can_play(attack));
     let settings = settings(args);
     if let Some(program) = &args.half {
-        half::play(program, &attacks, &settings, |row| println!("{}", row.json()))?;
+        half::play(program, args.worker, &attacks, &settings, |row| println!("{}", row.json()))?;
         return Ok(RunVerdict::Good);
     }
     let program = workspace::windlass()?;
@@ -57,7 +62,7 @@ pub fn run(args: &Args) -> Result<RunVerdict> {
         let is_root = Privilege::this() == Privilege::Root;
         let user = is_root.then(|| scope.spawn(|| user::play(&program, args)));
         let mut rows = Vec::new();
-        half::play(&program, &attacks, &settings, |row| rows.push(row))?;
+        half::play(&program, args.worker, &attacks, &settings, |row| rows.push(row))?;
         if let Some(user) = user {
             let played = user.join().map_err(|_| anyhow!("the user's half panicked"))?;
             rows.extend(played?);
@@ -102,6 +107,10 @@ fn settings(args: &Args) -> Vec<(Isolation, NetworkSetting)> {
 fn network(text: &str) -> Result<NetworkSetting, String> {
     NetworkSetting::parse(text)
         .ok_or_else(|| "the network setting must be none, hosts or open".to_owned())
+}
+
+fn worker(text: &str) -> Result<AttackWorker, String> {
+    AttackWorker::parse(text).ok_or_else(|| "the kind must be python, shell, r or node".to_owned())
 }
 
 fn level(text: &str) -> Result<Isolation, String> {

@@ -47,6 +47,7 @@ pub fn play(program: &Path, args: &Args) -> Result<Vec<AttackRow>> {
         "attack --half".to_owned(),
         windlass.display().to_string(),
     ]);
+    words.push(format!("--worker {}", args.worker.as_str()));
     if !args.only.is_empty() {
         words.push(format!("--only {}", args.only.join(",")));
     }

@@ -14,18 +14,16 @@ use windlass_client::protocol::policy::{Limits, PolicyRequest};
 use windlass_client::protocol::{Outcome, SessionId};
 
 use super::network::NetworkSetting;
-use super::program::{Attack, Judged, Language, Play, SessionKind, WorkspaceKind};
+use super::program::{Attack, Judged, Play, SessionKind, WorkspaceKind};
+use super::runner::{ATTACK_S, AttackWorker};
 use super::stage::AttackStage;
-use super::verdict::{self, AttackVerdict, ENDED, Trying};
+use super::verdict::{self, AttackVerdict, Trying};
 use super::watch::FileSnapshot;
 use super::workspaces::{
     IN_HOMES, IN_PROJECTS, early_sockets, hidden_paths, path_entry, preloading_python,
     restore_project, trusted,
 };
 use crate::{TestNode, processes};
-
-/// How long one attack may take.
-const ATTACK_S: u64 = 20;
 
 /// Deadline of the turn. The runner in the worker times out first.
 const TURN: Duration = Duration::from_secs(ATTACK_S + 10);
@@ -73,6 +71,8 @@ pub(super) enum Interpreter {
     Found,
     /// The interpreter whose zygote preloads a module.
     Preloading,
+    /// The interpreter that the node finds for another kind of worker.
+    OfKind(AttackWorker),
 }
 
 /// The result of one part of an attack.
@@ -246,7 +246,8 @@ impl<'a> AttackScene<'a> {
         facts.push(("part", part.into()));
         let places = self.places(attacker, facts);
         fs::write(attacker.workspace.join("attack/stage.json"), places.to_string())?;
-        let turn = run(self.stage, &attacker.session.id, runner(attack, &path)).await;
+        let code = self.stage.worker.code(attack, &path);
+        let turn = run(self.stage, &attacker.session.id, code).await;
         if attack.judged == Judged::ByItsEnd
             && let Some(verdict) = self.end_of(&attacker.session.id).await
         {
@@ -274,7 +275,11 @@ impl<'a> AttackScene<'a> {
 
     /// A new session for one attack.
     pub(super) async fn attacker_for(&mut self, attack: &Attack) -> anyhow::Result<AttackSession> {
-        let (limits, kind, interpreter) = (attack.limits, attack.workspace, Interpreter::Named);
+        let (limits, kind) = (attack.limits, attack.workspace);
+        let interpreter = match self.stage.worker {
+            AttackWorker::Python => Interpreter::Named,
+            other => Interpreter::OfKind(other),
+        };
         let workspace = self.stage.workspace(kind)?;
         self.attacker(SessionSetup { limits, kind, workspace, interpreter }).await
     }
@@ -308,7 +313,7 @@ impl<'a> AttackScene<'a> {
         let mut policy = PolicyRequest { isolation, limits, ..self.policy.clone() };
         policy.hidden.extend(hidden_paths(kind, &workspace));
         let session = create(self.stage, policy, Some(&workspace), interpreter).await?;
-        let turn = run(self.stage, &session.id, "None".to_owned()).await?;
+        let turn = run(self.stage, &session.id, self.stage.worker.nothing().to_owned()).await?;
         let said = turn.error.map(|error| error.message).unwrap_or_default();
         anyhow::ensure!(
             turn.outcome == Some(Outcome::Ok),
@@ -350,6 +355,7 @@ impl<'a> AttackScene<'a> {
         let metadata = if open { "127.0.0.1" } else { "169.254.169.254" };
         let mut places = json!({
             "level": self.level.as_str(),
+            "worker": stage.worker.as_str(),
             "network": self.network.as_str(),
             "session": attacker.session.id,
             "family": dirs.state.join("families").join(attacker.session.id.as_str()),
@@ -418,6 +424,10 @@ pub(super) async fn create(
     match interpreter {
         Interpreter::Named => {}
         Interpreter::Found => wanted.interpreter = None,
+        Interpreter::OfKind(worker) => {
+            wanted.interpreter = None;
+            wanted.worker = Some(worker.as_str().to_owned());
+        }
         Interpreter::Preloading => wanted.interpreter = Some(preloading_python(stage.place())),
     }
     wanted.workspace = workspace.map(|path| path.to_string_lossy().into_owned());
@@ -436,11 +446,15 @@ pub(super) async fn run(
     Ok(ran.context("the turn did not end in time")??)
 }
 
+/// Parts of the workers' command lines.
+const WORKER_PROGRAMS: [&str; 3] = ["windlass_worker", "windlass-worker", "node/main.js"];
+
 /// The pid of the worker below a keeper: the deepest process that runs the worker program.
 fn worker_below(keeper: u32) -> u32 {
     let below = processes::descendants(keeper);
     let is_worker = |pid: &&u32| {
-        processes::arguments(**pid).iter().any(|argument| argument.contains("windlass_worker"))
+        let arguments = processes::arguments(**pid);
+        arguments.iter().any(|argument| WORKER_PROGRAMS.iter().any(|name| argument.contains(name)))
     };
     below.iter().rfind(is_worker).copied().unwrap_or_default()
 }
@@ -474,44 +488,6 @@ try:
     threading.Thread(target=serve, args=(listener,), daemon=True).start()
 except OSError:
     pass
-"#
-    )
-}
-
-/// Code that runs the program in the session's worker and prints its exit code.
-fn runner(attack: &Attack, path: &str) -> String {
-    if attack.language == Language::PythonInWorker {
-        return format!(
-            r#"
-import os, sys
-sys.path.insert(0, os.path.abspath("attack"))
-try:
-    exec(compile(open("{path}").read(), "{path}", "exec"), {{"__name__": "__main__"}})
-except SystemExit:
-    pass
-finally:
-    del sys.path[0]
-    sys.modules.pop("attack", None)
-print("{ENDED}0")
-"#
-        );
-    }
-    let program = match attack.language {
-        Language::C => format!("[{path:?}]"),
-        _ => format!("[sys.executable, {path:?}]"),
-    };
-    // `close_fds=False`: the subprocess inherits every descriptor that it can.
-    format!(
-        r#"
-import subprocess, sys
-try:
-    ran = subprocess.run({program}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                         stderr=subprocess.STDOUT, close_fds=False, timeout={ATTACK_S})
-    print(ran.stdout.decode(errors="replace"))
-    print("{ENDED}" + str(ran.returncode))
-except subprocess.TimeoutExpired as late:
-    print((late.stdout or b"").decode(errors="replace"))
-    print("{ENDED}after {ATTACK_S} s")
 "#
     )
 }

@@ -21,6 +21,7 @@ use super::listed::current_file;
 use super::network::NetworkSetting;
 use super::outsider::ANOTHER_USER;
 use super::program::{Attack, Language};
+use super::runner::AttackWorker;
 use super::scene::AttackScene;
 use super::watch::FileSnapshot;
 use super::workspaces::{
@@ -94,6 +95,8 @@ pub struct AttackStage {
     pub(super) secret: String,
     pub(super) home: PathBuf,
     pub(super) sessions: usize,
+    /// The kind of the sessions to attack from.
+    pub(super) worker: AttackWorker,
     place: TempDir,
 }
 
@@ -125,7 +128,15 @@ impl AttackStage {
         let client = node.client().await?;
         fs::write(node.base().join("shared.txt"), &secret)?;
         let host = StageHost::start(place.path(), &home, node.base(), &secret)?;
-        Ok(Self { host, node, client, secret, home, sessions: 0, place })
+        let worker = AttackWorker::default();
+        Ok(Self { host, node, client, secret, home, sessions: 0, worker, place })
+    }
+
+    /// Lets the attacks run from sessions of another kind.
+    #[must_use]
+    pub fn from_worker(mut self, worker: AttackWorker) -> Self {
+        self.worker = worker;
+        self
     }
 
     /// The sessions of one level: a victim, and sessions to attack from.

@@ -62,18 +62,16 @@ impl AttackVerdict {
         let Some(ended) = said.next().and_then(|line| line.strip_prefix(ENDED)) else {
             return Self::NoVerdict(short(&format!("{:?}: {text}", turn.outcome)));
         };
-        let last = said.next().unwrap_or_default();
+        // What the program wrote to a terminal may arrive after its verdict.
+        let last = said.clone().find(|line| of_line(line).is_some()).or_else(|| said.next());
+        let last = last.unwrap_or_default();
         match (ended, trying) {
             ("0", _) => {}
             (KILLED_BY_FILTER, _) => return Self::Refused("killed by the filter".to_owned()),
             (KILLED, Trying::ALimit) => return Self::Refused("killed by the limit".to_owned()),
             _ => return Self::NoVerdict(short(&format!("exited with {ended}: {last}"))),
         }
-        match (last.strip_prefix("refused: "), last.strip_prefix("through: ")) {
-            (Some(by), _) => Self::Refused(short(by)),
-            (_, Some(what)) => Self::Through(short(what)),
-            _ => Self::NoVerdict(short(&format!("it printed {last:?}"))),
-        }
+        of_line(last).unwrap_or_else(|| Self::NoVerdict(short(&format!("it printed {last:?}"))))
     }
 }
 
