@@ -89,6 +89,8 @@ function main() {
       protocol: 1,
       worker: `node ${process.versions.node}`,
       capabilities: owners.isKnown ? [...CAPABILITIES, 'background_output'] : CAPABILITIES,
+      // This clock began with the process.
+      startup: { runtime_load_ms: Math.round(performance.now()) },
     });
     guard.open();
   };

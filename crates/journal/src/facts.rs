@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use windlass_protocol::api::{DisplayRef, Ended, StdinWait};
 use windlass_protocol::confinement::Confinement;
 use windlass_protocol::event::{
-    DropReason, EventKind, Receipt, StartedBy, StopCause, TurnError, Usage,
+    DropReason, EventKind, Receipt, StartFigures, StartedBy, StopCause, TurnError, Usage,
 };
 use windlass_protocol::{Epoch, Event, LinkSeq, Outcome, Seq, SessionId, TurnId, TurnNo};
 
@@ -60,6 +60,9 @@ pub struct SessionFacts {
     /// How the last worker was started.
     #[serde(default)]
     pub started_by: Option<StartedBy>,
+    /// What the start of the last worker cost, if that was asked for.
+    #[serde(default)]
+    pub start_figures: Option<StartFigures>,
     /// The epoch of the session's owner. It rises with each node that takes over the session. 0 for sessions of
     /// earlier releases, whose keepers know the epoch of their node.
     #[serde(default)]
@@ -242,6 +245,7 @@ impl SessionFacts {
             worker: None,
             worker_pid: None,
             started_by: None,
+            start_figures: None,
             epoch: FIRST_EPOCH,
             capabilities: None,
             messages_dropped: 0,
@@ -302,7 +306,8 @@ impl SessionFacts {
                     turn.stdin_wait = None;
                 }
             }
-            EventKind::WorkerReady { worker, pid, restarts, start, capabilities } => {
+            EventKind::WorkerReady { worker, pid, restarts, start, capabilities, figures } => {
+                self.start_figures = *figures;
                 self.worker = Some(worker.clone());
                 self.capabilities.clone_from(capabilities);
                 self.started_by = Some(*start);

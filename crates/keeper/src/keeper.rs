@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use windlass_procs::{HeldTree, memory, reap_all};
-use windlass_protocol::event::{EventKind, StartedBy};
+use windlass_protocol::event::{EventKind, StartFigures, StartedBy};
 use windlass_protocol::limits::REASON_BYTES_MAX;
 use windlass_protocol::link::Launch;
 use windlass_protocol::text::bounded;
@@ -257,14 +257,16 @@ impl Keeper {
 
     fn tell_ready(&mut self) {
         let Some(worker) = &mut self.worker.process else { return };
-        let Some(ReadyMessage { worker: name, capabilities }) = worker.said_ready.take() else {
-            return;
-        };
+        let Some(ready) = worker.said_ready.take() else { return };
+        let ReadyMessage { worker: name, capabilities, startup } = ready;
         worker.forks = capabilities.iter().any(|capability| capability == FORKS);
         self.worker.watch.use_short_slices(worker.pid, watch::WorkerAge::New);
         let (pid, start, restarts) = (worker.pid, worker.start, self.worker.restarts);
         let capabilities = Some(capabilities);
-        let ready = EventKind::WorkerReady { worker: name, pid, restarts, start, capabilities };
+        let startup_ms = u32::try_from(worker.since.elapsed().as_millis()).unwrap_or(u32::MAX);
+        let figures = Some(StartFigures::new(startup_ms, start, startup));
+        let ready =
+            EventKind::WorkerReady { worker: name, pid, restarts, start, capabilities, figures };
         self.node.tell(None, ready, Bytes::new());
         self.settle = Some(Instant::now() + SETTLE_AFTER);
     }

@@ -6,6 +6,7 @@ mod send_queue;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use bytes::Bytes;
 use nix::sys::signal::{Signal, kill, killpg};
@@ -21,7 +22,7 @@ use windlass_protocol::Stream;
 use windlass_protocol::event::StartedBy;
 use windlass_protocol::frame::{Decoder, EncodeError, Frame, FrameError};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
-use windlass_protocol::worker::{CAPABILITIES_MAX, CAPABILITY_BYTES_MAX, ToWorker};
+use windlass_protocol::worker::{CAPABILITIES_MAX, CAPABILITY_BYTES_MAX, StartupFigures, ToWorker};
 
 use self::send_queue::SendQueue;
 use crate::usage::Meter;
@@ -40,14 +41,19 @@ const FLOOD_PIPE_BYTES: usize = 1024 * 1024;
 pub(crate) struct ReadyMessage {
     pub worker: String,
     pub capabilities: Vec<String>,
+    pub startup: Option<StartupFigures>,
 }
 
 impl ReadyMessage {
     /// Limits the number and length of capabilities: the worker is not trusted.
-    pub fn new(worker: &str, mut capabilities: Vec<String>) -> Self {
+    pub fn new(
+        worker: &str,
+        mut capabilities: Vec<String>,
+        startup: Option<StartupFigures>,
+    ) -> Self {
         capabilities.retain(|capability| capability.len() <= CAPABILITY_BYTES_MAX);
         capabilities.truncate(CAPABILITIES_MAX);
-        Self { worker: worker.to_owned(), capabilities }
+        Self { worker: worker.to_owned(), capabilities, startup }
     }
 }
 
@@ -60,6 +66,8 @@ pub(crate) struct Worker {
     /// The processes that move it into its cgroups, until they have ended.
     pub joining: Vec<u32>,
     pub start: StartedBy,
+    /// When the keeper started or claimed it.
+    pub since: Instant,
     /// Its `worker_ready` message, while the worker is not in its cgroups yet.
     pub said_ready: Option<ReadyMessage>,
     pub meter: Meter,
@@ -155,6 +163,7 @@ impl Worker {
             init,
             joining,
             start,
+            since: Instant::now(),
             said_ready: None,
             meter: Meter::of(pid),
             forks: false,

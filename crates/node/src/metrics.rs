@@ -2,7 +2,8 @@
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
-use windlass_protocol::{ErrorCode, Outcome};
+use windlass_protocol::event::{StartFigures, StartedBy};
+use windlass_protocol::{ErrorCode, Outcome, kinds};
 
 const SOURCE: Metadata<'static> = Metadata::new("windlass", metrics::Level::INFO, Some("windlass"));
 
@@ -12,6 +13,7 @@ const TURN_SECONDS: [f64; 9] = [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0
 /// Handles to every metric, looked up once.
 pub(crate) struct Metrics {
     handle: PrometheusHandle,
+    recorder: PrometheusRecorder,
     sessions: Gauge,
     created: Counter,
     turns: [Counter; 5],
@@ -53,6 +55,7 @@ impl Metrics {
             requests: counter("windlass_http_requests_total"),
             tool_calls,
             late_tool_results: counter("windlass_late_tool_results_total"),
+            recorder,
         }
     }
 
@@ -62,6 +65,30 @@ impl Metrics {
 
     pub fn session_created(&self) {
         self.created.increment(1);
+    }
+
+    /// Records what the start of a worker cost. The labels are the kind and how the worker was started.
+    pub fn worker_started(&self, kind: &str, start: StartedBy, figures: &StartFigures) {
+        let kind = kinds::find(kind).map_or("configured", |kind| kind.name);
+        let start = match start {
+            StartedBy::Exec => "exec",
+            StartedBy::Zygote => "zygote",
+            StartedBy::Pool => "pool",
+            StartedBy::Fork => "fork",
+        };
+        let labels = || vec![Label::new("worker", kind), Label::new("start", start)];
+        let record = |name: &'static str, ms: Option<u32>| {
+            let Some(ms) = ms else { return };
+            let key = Key::from_parts(name, labels());
+            self.recorder.register_histogram(&key, &SOURCE).record(f64::from(ms) / 1e3);
+        };
+        record("windlass_worker_startup_seconds", Some(figures.startup_ms));
+        record("windlass_worker_prewarm_seconds", figures.prewarm.ms);
+        record("windlass_worker_runtime_load_seconds", figures.runtime_load_ms);
+        record("windlass_worker_package_load_seconds", figures.package_load_ms);
+        let packages = u64::from(figures.package_count.unwrap_or_default());
+        let key = Key::from_parts("windlass_worker_packages_total", labels());
+        self.recorder.register_counter(&key, &SOURCE).increment(packages);
     }
 
     pub fn turn_ended(&self, outcome: Outcome, wall_ms: f64) {
@@ -104,7 +131,7 @@ impl Metrics {
 }
 
 fn describe(recorder: &PrometheusRecorder) {
-    let counters: [(&'static str, &'static str); 7] = [
+    let counters: [(&'static str, &'static str); 8] = [
         ("windlass_sessions_created_total", "sessions created since the node started"),
         ("windlass_turns_total", "turns ended, by outcome"),
         ("windlass_output_bytes_total", "bytes that turns printed"),
@@ -112,6 +139,7 @@ fn describe(recorder: &PrometheusRecorder) {
         ("windlass_http_requests_total", "requests at the HTTP door"),
         ("windlass_tool_calls_total", "host tool calls ended, by outcome"),
         ("windlass_late_tool_results_total", "results of tool calls that had already ended"),
+        ("windlass_worker_packages_total", "packages that workers loaded ahead, by kind and start"),
     ];
     for (name, text) in counters {
         recorder.describe_counter(KeyName::from_const_str(name), None, text.into());
@@ -121,9 +149,15 @@ fn describe(recorder: &PrometheusRecorder) {
         None,
         "live sessions".into(),
     );
-    recorder.describe_histogram(
-        KeyName::from_const_str("windlass_turn_seconds"),
-        Some(Unit::Seconds),
-        "how long turns ran".into(),
-    );
+    let histograms: [(&'static str, &'static str); 5] = [
+        ("windlass_turn_seconds", "how long turns ran"),
+        ("windlass_worker_startup_seconds", "time until a worker was ready, by kind and start"),
+        ("windlass_worker_prewarm_seconds", "preparation of the interpreter, whenever it was done"),
+        ("windlass_worker_runtime_load_seconds", "time until the interpreter could run code"),
+        ("windlass_worker_package_load_seconds", "time to load packages ahead"),
+    ];
+    for (name, text) in histograms {
+        let unit = Some(Unit::Seconds);
+        recorder.describe_histogram(KeyName::from_const_str(name), unit, text.into());
+    }
 }

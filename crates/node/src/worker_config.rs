@@ -25,6 +25,8 @@ const LIST_MAX: usize = 256;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct WorkersConfig {
     pub entries: BTreeMap<String, WorkerEntry>,
+    /// Whether what the start of each worker cost is recorded.
+    pub start_figures: bool,
     pub error: Option<String>,
 }
 
@@ -58,6 +60,7 @@ pub struct WorkerEntry {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ConfigText {
+    start_figures: bool,
     workers: BTreeMap<String, WorkerEntry>,
 }
 
@@ -108,7 +111,7 @@ impl WorkersConfig {
                 }
             }
         }
-        Ok(Self { entries: file.workers, error: None })
+        Ok(Self { entries: file.workers, start_figures: file.start_figures, error: None })
     }
 }
 

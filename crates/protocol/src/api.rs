@@ -24,7 +24,9 @@ pub use servers::{
 pub use workers::{TerminalSize, WorkerInfo, WorkerList, WorkerSource};
 
 use crate::confinement::Confinement;
-use crate::event::{EndReason, Event, EventKind, Receipt, StartedBy, TurnError, Usage};
+use crate::event::{
+    EndReason, Event, EventKind, Receipt, StartFigures, StartedBy, TurnError, Usage,
+};
 use crate::link::Hold;
 use crate::policy::{Policy, PolicyRequest};
 use crate::storage::StateStorage;
@@ -181,6 +183,9 @@ pub struct Session {
     /// How the worker was started. Absent until the worker is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_by: Option<StartedBy>,
+    /// What the start of the worker cost. Only if `start_figures` is set in the node's configuration file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_figures: Option<StartFigures>,
     /// The capabilities that the worker declares: `stdin`, `interrupt`, `display`, `tools`, `fork`. Absent
     /// until the worker is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::confinement::Confinement;
 use crate::policy::Limit;
+use crate::worker::StartupFigures;
 use crate::{CallNo, ErrorCode, LinkSeq, Seq, TurnId, TurnNo};
 
 /// One numbered fact of a session. Its raw bytes (output, display) are a separate body.
@@ -112,6 +113,9 @@ pub enum EventKind {
         /// The capabilities that the worker declares. Absent in events of earlier releases.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         capabilities: Option<Vec<String>>,
+        /// What the start cost. Only if the node's configuration asks for it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        figures: Option<StartFigures>,
     },
     /// A worker was started in its sandbox, and the sandbox has run its self-test.
     Confined(Confinement),
@@ -280,5 +284,78 @@ impl StartedBy {
     /// Whether it is the default, which is not serialized.
     pub fn is_exec(&self) -> bool {
         *self == Self::Exec
+    }
+}
+
+/// What the start of a worker cost, and what was prepared for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
+pub struct StartFigures {
+    /// Time from the start of the worker, or from its claim from a pool, until it was ready for turns.
+    pub startup_ms: u32,
+    pub prewarm: Prewarm,
+    /// Time until the interpreter could run code, by the worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_load_ms: Option<u32>,
+    /// Time to load packages that code expects to find loaded, by the worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub package_load_ms: Option<u32>,
+    /// Number of those packages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub package_count: Option<u32>,
+}
+
+/// The preparation of an interpreter: its start, and the packages loaded ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
+pub struct Prewarm {
+    pub how: PrewarmSource,
+    /// How long the preparation took, whenever it was done. Absent if the worker does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ms: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PrewarmSource {
+    /// This worker prepared itself when it was started.
+    Executed,
+    /// It was done before: by a zygote, for a pool, in the worker that was forked, or for a memory snapshot.
+    Cached,
+}
+
+impl StartFigures {
+    /// The figures of a worker that was started in this way and was ready after `startup_ms`.
+    pub fn new(startup_ms: u32, start: StartedBy, worker: Option<StartupFigures>) -> Self {
+        let worker = worker.unwrap_or_default();
+        let is_cached = start != StartedBy::Exec || worker.snapshot == Some(true);
+        let how = if is_cached { PrewarmSource::Cached } else { PrewarmSource::Executed };
+        let packages = worker.package_load_ms.unwrap_or_default();
+        let ms = worker.runtime_load_ms.map(|runtime| runtime.saturating_add(packages));
+        let StartupFigures { runtime_load_ms, package_load_ms, package_count, .. } = worker;
+        let prewarm = Prewarm { how, ms };
+        Self { startup_ms, prewarm, runtime_load_ms, package_load_ms, package_count }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_without_a_zygote_or_a_snapshot_prepares_itself() {
+        let said = StartupFigures {
+            runtime_load_ms: Some(60),
+            package_load_ms: Some(u32::MAX),
+            ..StartupFigures::default()
+        };
+        let how = |start, said| {
+            let Prewarm { how, ms } = StartFigures::new(70, start, said).prewarm;
+            (how, ms)
+        };
+        let all = Some(u32::MAX);
+        assert_eq!(how(StartedBy::Exec, None), (PrewarmSource::Executed, None));
+        assert_eq!(how(StartedBy::Exec, Some(said)), (PrewarmSource::Executed, all));
+        assert_eq!(how(StartedBy::Pool, Some(said)), (PrewarmSource::Cached, all));
+        let restored = StartupFigures { snapshot: Some(true), ..said };
+        assert_eq!(how(StartedBy::Exec, Some(restored)), (PrewarmSource::Cached, all));
     }
 }

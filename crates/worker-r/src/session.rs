@@ -126,7 +126,7 @@ impl RSession {
     }
 
     pub fn ready(&mut self, worker: &str, capabilities: &[&str]) -> Result<(), WorkerLinkError> {
-        self.link.ready(worker, capabilities, None)
+        self.link.ready(worker, capabilities, Some(&crate::start::figures()))
     }
 
     pub fn end(&mut self, reason: &str) {

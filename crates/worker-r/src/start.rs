@@ -5,8 +5,10 @@ use std::ffi::{CString, c_char, c_int};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
-use windlass_worker_kit::{FD_VARIABLE, Link, TERMINAL_VARIABLE, capability};
+use windlass_worker_kit::{FD_VARIABLE, Link, StartupFigures, TERMINAL_VARIABLE, capability};
 
 use crate::libr::{self, Installation, RLoadError};
 use crate::session::RSession;
@@ -30,8 +32,40 @@ pub enum Profiles {
     Skip,
 }
 
+/// When this process began to load R, and what that cost once R could run code. A zygote's children report the figures
+/// of the zygote.
+static BEGAN: OnceLock<Instant> = OnceLock::new();
+static FIGURES: OnceLock<StartupFigures> = OnceLock::new();
+
+/// What the start of R cost. The first call ends the measurement.
+pub fn figures() -> StartupFigures {
+    *FIGURES.get_or_init(|| StartupFigures {
+        runtime_load_ms: since_begin(Instant::now()),
+        ..StartupFigures::default()
+    })
+}
+
+/// A zygote has loaded packages since `began`.
+pub fn note_packages(count: usize, began: Instant) {
+    let _ = FIGURES.set(StartupFigures {
+        runtime_load_ms: since_begin(began),
+        package_load_ms: millis(began.elapsed()),
+        package_count: u32::try_from(count).ok(),
+        ..StartupFigures::default()
+    });
+}
+
+fn since_begin(end: Instant) -> Option<u32> {
+    BEGAN.get().and_then(|began| millis(end.duration_since(*began)))
+}
+
+fn millis(time: Duration) -> Option<u32> {
+    u32::try_from(time.as_millis()).ok()
+}
+
 /// Loads and initialises R, and sets its callbacks. Nothing of a session runs yet.
 pub fn initialize(profiles: Profiles) -> Result<(), RLoadError> {
+    BEGAN.get_or_init(Instant::now);
     let installation = Installation::find()?;
     set_environment(&installation);
     libr::load(&installation.home)?;

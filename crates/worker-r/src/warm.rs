@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use serde_json::json;
 
@@ -66,6 +67,7 @@ impl WarmR {
             "known": roots.is_some(),
             "roots": roots.map(texts).unwrap_or_default(),
         });
+        let began = Instant::now();
         let answer = library::call_with(c"preload", json::from_json(&wanted));
         // SAFETY: the function returns a list of two character vectors.
         let [missing, libraries] = [0, 1].map(|index| unsafe { libr::element_at(answer, index) });
@@ -74,6 +76,7 @@ impl WarmR {
         // Every worker makes a directory of its own, and a zygote that is killed leaves none behind.
         // SAFETY: R removes its own directory.
         unsafe { libr::remove_temporary_directory() };
+        start::note_packages(self.packages.len() - loaded.missing.len(), began);
         loaded
     }
 

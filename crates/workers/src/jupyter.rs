@@ -23,12 +23,13 @@ mod wire;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use serde_json::Value;
 use tokio::select;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use windlass_kernelspecs::{KERNEL_FILE, KernelSpec};
-use windlass_worker_kit::{KeeperMessage, Link, capability};
+use windlass_worker_kit::{KeeperMessage, Link, StartupFigures, capability};
 
 use adapter::{Adapter, KernelTraits, WorkerEnd};
 use kernel::KernelProcess;
@@ -90,6 +91,7 @@ async fn serve_session(
     dir: &PrivateDir,
     sigint: &mut Signal,
 ) -> Result<(), Box<dyn std::error::Error>> {
+    let began = Instant::now();
     let mut process = None;
     let started = select! {
         started = start(spec, dir, &mut process) => Some(started),
@@ -121,7 +123,10 @@ async fn serve_session(
     let name = name_of(&kernel.info, setup.version.as_deref());
     let tools = KernelToolCalls::new(setup.tools);
     let mut adapter = Adapter::new(link, process, kernel.channels, traits, tools)?;
-    let end = adapter.run(&name, &capabilities, sigint).await;
+    let runtime_load_ms = u32::try_from(began.elapsed().as_millis()).ok();
+    let startup = StartupFigures { runtime_load_ms, ..StartupFigures::default() };
+    adapter.ready(&name, &capabilities, &startup);
+    let end = adapter.run(sigint).await;
     adapter.finish(&end).await;
     match end {
         WorkerEnd::Shutdown { .. } | WorkerEnd::KeeperGone => Ok(()),

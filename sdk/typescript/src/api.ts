@@ -516,6 +516,8 @@ export interface EventItemWorkerReady {
   bytes?: number;
   /** The capabilities that the worker declares. Absent in events of earlier releases. */
   capabilities?: string[] | null;
+  /** What the start cost. Only if the node's configuration asks for it. */
+  figures?: StartFigures | null;
   kind: "worker_ready";
   /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
@@ -769,6 +771,15 @@ export interface PoolInfo {
 /** A predefined policy. */
 export type Preset = "read-only" | "workspace" | "open";
 
+/** The preparation of an interpreter: its start, and the packages loaded ahead. */
+export interface Prewarm {
+  how: PrewarmSource;
+  /** How long the preparation took, whenever it was done. Absent if the worker does not say. */
+  ms?: number | null;
+}
+
+export type PrewarmSource = "executed" | "cached";
+
 /** What to remove. */
 export interface PruneRequest {
   /** Only report what would be removed. */
@@ -858,6 +869,8 @@ export interface Session {
   restarts: number;
   /** The sequence number of the last event. */
   seq: Seq;
+  /** What the start of the worker cost. Only if `start_figures` is set in the node's configuration file. */
+  start_figures?: StartFigures | null;
   /** How the worker was started. Absent until the worker is ready. */
   started_by?: StartedBy | null;
   state: SessionState;
@@ -895,6 +908,19 @@ export interface SessionTools {
   /** Whether there are more tools. */
   more: boolean;
   tools: SessionTool[];
+}
+
+/** What the start of a worker cost, and what was prepared for it. */
+export interface StartFigures {
+  /** Number of those packages. */
+  package_count?: number | null;
+  /** Time to load packages that code expects to find loaded, by the worker. */
+  package_load_ms?: number | null;
+  prewarm: Prewarm;
+  /** Time until the interpreter could run code, by the worker. */
+  runtime_load_ms?: number | null;
+  /** Time from the start of the worker, or from its claim from a pool, until it was ready for turns. */
+  startup_ms: number;
 }
 
 /** How a worker was started. The session behaves the same in every case. */

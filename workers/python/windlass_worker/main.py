@@ -7,6 +7,7 @@ import builtins
 import os
 import sys
 from os import _exit
+from time import perf_counter
 
 from . import awaiting
 from .cell import Cells
@@ -33,6 +34,10 @@ _INTERRUPTED = b'"interrupted"'
 _ERROR = b'"error","error":{"name":%b,"message":%b}'
 
 
+# When this process began to load the worker.
+_BEGAN = perf_counter()
+
+
 def main():
     worker = Worker()
     worker.prepare()
@@ -49,6 +54,7 @@ class Worker:
         self._output = Output(self._wire, self._turns, self._display.show_rich)
         self._cells = Cells()
         self._tools = Source(self._wire, self._inbox, self._turns)
+        self._figures = None
 
     def prepare(self):
         """Set up the environment that a session's code expects."""
@@ -84,6 +90,14 @@ class Worker:
         self._take_turn(0, b"None")
         self._cells.forget(0)
 
+    def note_packages(self, count, began, imported):
+        """A zygote has imported packages ahead. A forked worker reports what its zygote measured."""
+        self._figures = b'{"runtime_load_ms":%d,"package_load_ms":%d,"package_count":%d}' % (
+            (began - _BEGAN) * 1000,
+            (imported - began) * 1000,
+            count,
+        )
+
     def serve(self, fd):
         """Attach to the keeper's socket, report that the worker is ready, and run turns until
         shutdown."""
@@ -93,11 +107,12 @@ class Worker:
         self._take_turns()
 
     def _say_ready(self):
+        figures = self._figures or b'{"runtime_load_ms":%d}' % ((perf_counter() - _BEGAN) * 1000)
         version = "python %d.%d.%d" % sys.version_info[:3]
         self._wire.send(
             frame(
-                b'{"kind":"worker_ready","protocol":%d,"worker":%b,"capabilities":%b}'
-                % (PROTOCOL, quoted(version), CAPABILITIES)
+                b'{"kind":"worker_ready","protocol":%d,"worker":%b,"capabilities":%b,'
+                b'"startup":%b}' % (PROTOCOL, quoted(version), CAPABILITIES, figures)
             )
         )
 

@@ -19,6 +19,7 @@ from _socket import AF_UNIX, CMSG_SPACE, MSG_DONTWAIT, SOCK_SEQPACKET, SOL_SOCKE
 from _struct import Struct
 from os import _exit
 from select import POLLIN, poll
+from time import perf_counter
 
 from . import afresh, main
 from .import_guard import ImportGuard
@@ -59,9 +60,12 @@ def start(preload):
         [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p] + [ctypes.c_int] * 4
     )
     library.windlass_build_view.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int]
+    began = perf_counter()
     with ImportGuard(_hear_roots(node)):
         missing = _import([_OF_TWINS, *preload])
+    imported = perf_counter()
     worker = main.Worker()
+    worker.note_packages(len(preload) - len(missing), began, imported)
     worker.prepare()
     worker.rehearse()
     library.windlass_warm()

@@ -35,6 +35,7 @@ fn worker_ready() -> EventKind {
         restarts: 1,
         start,
         capabilities: None,
+        figures: None,
     }
 }
 

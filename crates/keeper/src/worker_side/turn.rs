@@ -396,8 +396,8 @@ impl WorkerSide {
 /// Checks a worker's first message.
 fn first(message: FromWorker) -> Result<WorkerNotice, String> {
     match message {
-        FromWorker::WorkerReady { protocol: PROTOCOL, worker, capabilities, .. } => {
-            Ok(WorkerNotice::Ready(ReadyMessage::new(&worker, capabilities)))
+        FromWorker::WorkerReady { protocol: PROTOCOL, worker, capabilities, startup } => {
+            Ok(WorkerNotice::Ready(ReadyMessage::new(&worker, capabilities, startup)))
         }
         FromWorker::WorkerReady { protocol, .. } => {
             Err(format!("the worker speaks protocol {protocol}, not {PROTOCOL}"))

@@ -257,6 +257,7 @@ fn records(event: SessionEvent, effects: &[SessionEffect]) -> Vec<(Option<TurnNo
                 restarts: 0,
                 start: StartedBy::Exec,
                 capabilities: None,
+                figures: None,
             };
             Some((None, ready))
         }

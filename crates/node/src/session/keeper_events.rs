@@ -187,9 +187,15 @@ impl Actor {
         }
         self.note(turn, &kind, &body);
         self.queue.limits.note(&kind);
-        if matches!(kind, EventKind::WorkerReady { .. }) {
+        if let EventKind::WorkerReady { start, figures, .. } = &mut kind {
             // A restart is over.
             self.keeper.has_answered();
+            if !self.context.config.workers.start_figures {
+                *figures = None;
+            } else if let Some(figures) = figures {
+                let kind = self.view.info().kind.clone();
+                self.context.metrics.worker_started(&kind, *start, figures);
+            }
         }
         let event = lifecycle_event(turn, &kind);
         let waits = matches!(kind, EventKind::StdinWait { .. });

@@ -45,6 +45,7 @@ impl PublicView {
             info.restarts = facts.restarts;
             info.worker_pid = facts.worker_pid;
             info.started_by = facts.started_by;
+            info.start_figures = facts.start_figures;
             if info.capabilities != facts.capabilities {
                 info.capabilities.clone_from(&facts.capabilities);
             }

@@ -346,6 +346,7 @@ fn info_with(facts: &SessionFacts, state: SessionState, spec: &Spec) -> api::Ses
         keeper_pid: None,
         worker_pid: facts.worker_pid,
         started_by: facts.started_by,
+        start_figures: facts.start_figures,
         capabilities: facts.capabilities.clone(),
         hold: None,
         policy: spec.policy.clone().map(Box::new),

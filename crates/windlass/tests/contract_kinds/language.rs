@@ -166,7 +166,8 @@ impl Language {
 
     /// The settings of a node that has this kind.
     pub fn node(&self) -> Option<TestNodeBuilder> {
-        let builder = TestNode::builder(env!("CARGO_BIN_EXE_windlass"));
+        const FIGURES: &str = "start_figures = true\n";
+        let builder = TestNode::builder(env!("CARGO_BIN_EXE_windlass")).config(FIGURES);
         match self.worker {
             "python" => Some(builder),
             "shell" => on_path("bash").then_some(builder).or_else(|| missing("no bash on PATH")),
@@ -176,12 +177,12 @@ impl Language {
             },
             "node" => {
                 let node = variable(NODE_VARIABLE)?;
-                Some(builder.config(format!("[workers.node]\ninterpreter = {node:?}\n")))
+                Some(builder.config(format!("{FIGURES}[workers.node]\ninterpreter = {node:?}\n")))
             }
             "pyodide" => {
                 let (node, package) = (variable(NODE_VARIABLE)?, variable(PYODIDE_VARIABLE)?);
                 let text = format!(
-                    "[workers.pyodide]\ninterpreter = {node:?}\npackage = {package:?}\nready_s = 120\n"
+                    "{FIGURES}[workers.pyodide]\ninterpreter = {node:?}\npackage = {package:?}\nready_s = 120\n"
                 );
                 Some(builder.config(text))
             }

@@ -11,6 +11,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use windlass_client::Client;
 use windlass_client::protocol::api::{CloseQuery, EventItem, TurnInput, TurnQuery, TurnState};
+use windlass_client::protocol::event::{PrewarmSource, StartedBy};
 use windlass_client::protocol::{EventKind, Outcome, Seq, SessionId, Stream, TurnId};
 use windlass_testkit::{
     PATIENCE, TestToolHost, all_events, processes, run, run_ok, turn, turn_ended, wait_for_event,
@@ -37,6 +38,11 @@ macro_rules! for_each_kind {
             #[tokio::test]
             async fn contract_80_a_closed_session_leaves_no_process() {
                 super::leaves_nothing(&$language).await;
+            }
+
+            #[tokio::test]
+            async fn the_start_is_measured() {
+                super::start_is_measured(&$language).await;
             }
 
             #[tokio::test]
@@ -92,6 +98,21 @@ async fn state_stays(language: &Language) {
     let expected: Vec<String> = (0..20).map(|number| format!("tick {number}")).collect();
     assert_eq!(ticks, expected);
     assert_eq!(run_ok(&client, &session, language.get).await, "42\n");
+}
+
+async fn start_is_measured(language: &Language) {
+    let Some((_node, client, session)) = language.start().await else { return };
+    run_ok(&client, &session, language.set).await;
+    let session = client.session(&session).await.unwrap();
+    let figures = session.start_figures.unwrap();
+    let is_cached = figures.prewarm.how == PrewarmSource::Cached;
+    assert_eq!(is_cached, session.started_by != Some(StartedBy::Exec), "{figures:?}");
+    assert_eq!(figures.runtime_load_ms.is_some(), figures.prewarm.ms.is_some());
+    assert!(figures.runtime_load_ms.is_some(), "{figures:?}");
+    let kind = session.kind.split(':').next().unwrap_or_default();
+    let metrics = client.metrics().await.unwrap();
+    let counted = format!("windlass_worker_startup_seconds_count{{worker=\"{kind}\"");
+    assert!(metrics.contains(&counted), "{metrics}");
 }
 
 async fn deadline_ends(language: &Language) {

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use windlass_kernelspecs::InterruptMode;
 use windlass_protocol::TurnNo;
 use windlass_protocol::worker::{FromWorker, WorkerOutcome};
-use windlass_worker_kit::{KeeperMessage, Link};
+use windlass_worker_kit::{KeeperMessage, Link, StartupFigures};
 
 use super::displays::Displays;
 use super::input::{InputAnswer, UnreadInput};
@@ -125,15 +125,14 @@ impl Adapter {
         })
     }
 
+    /// Says that the worker is ready.
+    pub fn ready(&mut self, worker: &str, capabilities: &[&str], startup: &StartupFigures) {
+        self.outbox.ready(worker, capabilities, startup);
+    }
+
     /// Runs turns until the session or the kernel ends. SIGINT is for the keeper's interrupts, which also come as
     /// messages, so the signal itself does nothing.
-    pub async fn run(
-        &mut self,
-        worker: &str,
-        capabilities: &[&str],
-        sigint: &mut SignalStream,
-    ) -> WorkerEnd {
-        self.outbox.ready(worker, capabilities);
+    pub async fn run(&mut self, sigint: &mut SignalStream) -> WorkerEnd {
         loop {
             if let Some(end) = self.advance().await {
                 return end;

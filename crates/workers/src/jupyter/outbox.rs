@@ -9,7 +9,7 @@ use windlass_protocol::frame::EncodeError;
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
 use windlass_protocol::worker::FromWorker;
 use windlass_protocol::{Stream, TurnNo};
-use windlass_worker_kit::{Link, outgoing};
+use windlass_worker_kit::{Link, StartupFigures, outgoing};
 
 use super::link_socket::second_descriptor;
 
@@ -40,8 +40,8 @@ impl Outbox {
         let _ = self.add(|out| outgoing::plain(out, message));
     }
 
-    pub fn ready(&mut self, worker: &str, capabilities: &[&str]) {
-        let _ = self.add(|out| outgoing::ready(out, worker, capabilities, None));
+    pub fn ready(&mut self, worker: &str, capabilities: &[&str], startup: &StartupFigures) {
+        let _ = self.add(|out| outgoing::ready(out, worker, capabilities, Some(startup)));
     }
 
     pub fn output(&mut self, turn: TurnNo, stream: Stream, background: bool, bytes: &[u8]) {

@@ -619,6 +619,8 @@ class EventItemWorkerReady(_EventItemWorkerReady, total=False):
     bytes: int
     # The capabilities that the worker declares. Absent in events of earlier releases.
     capabilities: Optional[list[str]]
+    # What the start cost. Only if the node's configuration asks for it.
+    figures: Optional[StartFigures]
     # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     start: StartedBy
@@ -902,6 +904,19 @@ class PoolInfo(TypedDict):
 Preset = Literal["read-only", "workspace", "open"]
 
 
+class _Prewarm(TypedDict):
+    how: PrewarmSource
+
+
+class Prewarm(_Prewarm, total=False):
+    """The preparation of an interpreter: its start, and the packages loaded ahead."""
+
+    # How long the preparation took, whenever it was done. Absent if the worker does not say.
+    ms: Optional[int]
+
+PrewarmSource = Literal["executed", "cached"]
+
+
 class PruneRequest(TypedDict, total=False):
     """What to remove."""
 
@@ -1008,6 +1023,8 @@ class Session(_Session, total=False):
     owner: Optional[Owner]
     # What the session's code may access.
     policy: Optional[Policy]
+    # What the start of the worker cost. Only if `start_figures` is set in the node's configuration file.
+    start_figures: Optional[StartFigures]
     # How the worker was started. Absent until the worker is ready.
     started_by: Optional[StartedBy]
     # The running turn.
@@ -1038,6 +1055,23 @@ class SessionTools(TypedDict):
     # Whether there are more tools.
     more: bool
     tools: list[SessionTool]
+
+
+class _StartFigures(TypedDict):
+    prewarm: Prewarm
+    # Time from the start of the worker, or from its claim from a pool, until it was ready for turns.
+    startup_ms: int
+
+
+class StartFigures(_StartFigures, total=False):
+    """What the start of a worker cost, and what was prepared for it."""
+
+    # Number of those packages.
+    package_count: Optional[int]
+    # Time to load packages that code expects to find loaded, by the worker.
+    package_load_ms: Optional[int]
+    # Time until the interpreter could run code, by the worker.
+    runtime_load_ms: Optional[int]
 
 # How a worker was started. The session behaves the same in every case.
 StartedBy = Literal["exec", "zygote", "pool", "fork"]
