@@ -217,7 +217,7 @@ impl Keeper {
         let (room, zygote) = (self.family.room.as_deref(), self.worker.zygote.take());
         match self.held.start_held(|| starting::start(launch, room, hold, pooled, zygote)) {
             Ok(StartedWorker { mut worker, confinement, listener }) => {
-                if worker.start != StartedBy::Exec {
+                if worker.origin.start != StartedBy::Exec {
                     // A forked worker is already warm, so metering starts now.
                     worker.meter.begin();
                 }
@@ -261,9 +261,10 @@ impl Keeper {
         let ReadyMessage { worker: name, capabilities, startup } = ready;
         worker.forks = capabilities.iter().any(|capability| capability == FORKS);
         self.worker.watch.use_short_slices(worker.pid, watch::WorkerAge::New);
-        let (pid, start, restarts) = (worker.pid, worker.start, self.worker.restarts);
+        let (pid, origin, restarts) = (worker.pid, worker.origin, self.worker.restarts);
+        let start = origin.start;
         let capabilities = Some(capabilities);
-        let startup_ms = u32::try_from(worker.since.elapsed().as_millis()).unwrap_or(u32::MAX);
+        let startup_ms = u32::try_from(origin.since.elapsed().as_millis()).unwrap_or(u32::MAX);
         let figures = Some(StartFigures::new(startup_ms, start, startup));
         let ready =
             EventKind::WorkerReady { worker: name, pid, restarts, start, capabilities, figures };

@@ -57,6 +57,13 @@ impl ReadyMessage {
     }
 }
 
+/// How a worker was started, and when the keeper started or claimed it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WorkerOrigin {
+    pub start: StartedBy,
+    pub since: Instant,
+}
+
 /// A started worker.
 #[derive(Debug)]
 pub(crate) struct Worker {
@@ -65,9 +72,7 @@ pub(crate) struct Worker {
     pub init: Option<u32>,
     /// The processes that move it into its cgroups, until they have ended.
     pub joining: Vec<u32>,
-    pub start: StartedBy,
-    /// When the keeper started or claimed it.
-    pub since: Instant,
+    pub origin: WorkerOrigin,
     /// Its `worker_ready` message, while the worker is not in its cgroups yet.
     pub said_ready: Option<ReadyMessage>,
     pub meter: Meter,
@@ -162,8 +167,7 @@ impl Worker {
             pid,
             init,
             joining,
-            start,
-            since: Instant::now(),
+            origin: WorkerOrigin { start, since: Instant::now() },
             said_ready: None,
             meter: Meter::of(pid),
             forks: false,

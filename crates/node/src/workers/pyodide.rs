@@ -38,7 +38,12 @@ const FILES_OF_HOST: &str = "host";
 
 /// The limit of the interpreter's heap.
 const HEAP_VARIABLE: &str = "WINDLASS_HEAP_MB";
-const HEAP_MB_DEFAULT: u32 = 1024;
+const HEAP_MB_DEFAULT: u64 = 1024;
+const HEAP_MB_MIN: u64 = 64;
+/// The largest memory of 32 bits of address.
+const HEAP_MB_MAX: u64 = 4095;
+/// What Node.js and the interpreter's own code take of a session's memory, besides the heap.
+const OUTSIDE_HEAP_MB: u64 = 192;
 
 /// How Pyodide workers are started.
 #[derive(Debug)]
@@ -74,6 +79,12 @@ impl Pyodide {
     }
 }
 
+/// The heap of a session with this limit of its memory. Code gets a MemoryError before the limit ends the worker.
+fn heap_mb(memory_bytes: Option<u64>) -> u64 {
+    let left = |bytes: u64| (bytes >> 20).saturating_sub(OUTSIDE_HEAP_MB);
+    memory_bytes.map_or(HEAP_MB_DEFAULT, |bytes| left(bytes).clamp(HEAP_MB_MIN, HEAP_MB_MAX))
+}
+
 impl Launcher for Pyodide {
     fn info(&self) -> WorkerInfo {
         let found = self.node(None, environment::path().as_ref());
@@ -86,7 +97,9 @@ impl Launcher for Pyodide {
         let root = self.program.write()?;
         let node = self.node(wanted.interpreter.as_deref(), env.get("PATH"))?;
         let package = self.package(&node)?;
-        env.entry(HEAP_VARIABLE.to_owned()).or_insert_with(|| HEAP_MB_DEFAULT.to_string());
+        let policy = wanted.policy.as_ref().or(self.settings.policy.as_ref());
+        let memory = policy.and_then(|policy| policy.limits.memory_bytes);
+        env.entry(HEAP_VARIABLE.to_owned()).or_insert_with(|| heap_mb(memory).to_string());
         let serves_workspace = env.get(FILES_VARIABLE).is_none_or(|files| files != FILES_OF_HOST);
         let mut readable = vec![package.clone()];
         readable.extend(PROGRAM_DIRS.iter().map(|name| root.join(name)));

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use windlass_client::protocol::api::{OutputQuery, SessionState, TurnInput, TurnState};
+use windlass_client::protocol::policy::{Limits, PolicyRequest};
 use windlass_client::protocol::{ErrorCode, Outcome};
 use windlass_testkit::{
     PATIENCE, TestNode, TestToolHost, odd_worker, outside_of_tmp, python, run, run_ok, turn, within,
@@ -161,6 +162,21 @@ async fn contract_86_a_file_call_without_an_answer_is_a_named_error_and_the_sess
     assert_eq!(run_ok(&client, &session, "print(open('/workspace/a.txt').read())").await, "ada\n");
     let look = client.session(&session).await.unwrap();
     assert_eq!(look.state, SessionState::Idle);
+}
+
+#[tokio::test]
+async fn the_heap_of_pyodide_follows_the_memory_limit() {
+    let Some(builder) = language::PYODIDE.node() else { return };
+    let node = builder.start().await.unwrap();
+    let client = node.client().await.unwrap();
+    let mut wanted = language::PYODIDE.create();
+    let limits = Limits { memory_bytes: Some(1500 << 20), ..Limits::default() };
+    wanted.policy = Some(PolicyRequest { limits, ..PolicyRequest::default() });
+    let session = client.create_session(&wanted).await.unwrap().session.id;
+    run_ok(&client, &session, "x = 41").await;
+    let ended = run(&client, &session, "y = bytearray(1400 << 20)").await;
+    assert_eq!(ended.error.unwrap().name, "MemoryError");
+    assert_eq!(run_ok(&client, &session, "print(x + 1)").await, "42\n");
 }
 
 #[tokio::test]
