@@ -85,7 +85,7 @@ fn r(words: &[String]) -> String {
     format!(
         r#"
 local({{
-    out <- suppressWarnings(system2({program:?}, {arguments}, stdout = TRUE, stderr = TRUE,
+    out <- suppressWarnings(system2({program:?}, c({arguments}), stdout = TRUE, stderr = TRUE,
                                     stdin = "/dev/null", timeout = {ATTACK_S}))
     code <- attr(out, "status")
     if (is.null(code)) code <- 0L
@@ -94,7 +94,7 @@ local({{
     cat("\n{ENDED}", code, "\n", sep = "")
 }})
 "#,
-        arguments = format!("c({})", quoted(arguments)),
+        arguments = quoted(arguments),
     )
 }
 
