@@ -3,11 +3,12 @@
 // Owns the start. After it, the main thread is inside Python until the session ends, and every wait blocks it.
 // README.md says how the worker is started.
 
-import { constants, readdirSync, readFileSync, writeSync } from 'node:fs';
+import { constants, readdirSync, readFileSync, readSync, writeSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
 import { setFlagsFromString } from 'node:v8';
+import frames from '../js-kit/frames.js';
 import { installDevices } from './devices.mjs';
 import { Host } from './host.mjs';
 import { Failure, hostFileSystem } from './hostfs.mjs';
@@ -20,6 +21,7 @@ const PACKAGES_ROOT = '/lib/packages';
 const WHEEL_PATH = '/tmp/package.whl';
 const FILES_DEADLINE_MS = 10_000;
 const WASM_PAGES_PER_MB = 16;
+const CHUNK_BYTES = 4096;
 
 const exit = process.exit.bind(process);
 const { kill, pid } = process;
@@ -67,7 +69,15 @@ async function makeSnapshot(file) {
   const pyodide = await load(null, { _makeSnapshot: true });
   prepare(pyodide, files);
   writeSnapshot(file, sourceHash(packageDirectory, files), pyodide.makeMemorySnapshot());
+  if (process.env.WINDLASS_FD !== undefined) sayReady(Number(process.env.WINDLASS_FD), pyodide.version);
   exit(0);
+}
+
+/** As the worker of a session that only makes a snapshot: tells its keeper, who then ends this process. */
+function sayReady(fd, version) {
+  writeSync(fd, frames.encodeFrame({ kind: 'worker_ready', protocol: 1, worker: `pyodide ${version}`, capabilities: [] }));
+  const bytes = Buffer.alloc(CHUNK_BYTES);
+  while (readSync(fd, bytes) > 0);
 }
 
 /** The snapshot's memory; null, with a word on standard error, if it cannot be used. */

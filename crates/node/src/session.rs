@@ -16,6 +16,7 @@ mod leaving;
 mod lifetime;
 mod limits;
 pub(crate) mod output_ends;
+mod preparing;
 mod public_view;
 mod receipts;
 mod requests;

@@ -53,8 +53,21 @@ pub(crate) trait Launcher: Debug + Send + Sync {
         Err(Failure::new(ErrorCode::WorkerFailed, message))
     }
 
+    /// A file that the last recipe found missing, and that makes later workers start faster. Returned once.
+    fn preparation(&self) -> Option<Preparation> {
+        None
+    }
+
     /// The directory of this release's worker program.
     fn program(&self) -> Option<&Path>;
+}
+
+/// A file to make: the session that makes it, the file's name in the session's workspace, and where it belongs.
+#[derive(Debug, Clone)]
+pub(crate) struct Preparation {
+    pub wanted: CreateSession,
+    pub file: &'static str,
+    pub target: PathBuf,
 }
 
 /// The kinds of workers that this node can start, by name.

@@ -41,7 +41,7 @@ pub(super) async fn create(
     if wanted.deadline_ms.is_some_and(|deadline| deadline > DEADLINE_MS_MAX) {
         return Err(bad_request(format!("deadline_ms is at most {DEADLINE_MS_MAX}")));
     }
-    let id = wanted.id.take().unwrap_or_else(new_id);
+    let id = wanted.id.take().unwrap_or_else(start::new_id);
     let check = |turn| Wish::check(turn, &headers, &app.serving.bounds);
     let first = wanted.turn.take().map(check).transpose()?;
     let (first, pending) = match first {
@@ -157,7 +157,7 @@ pub(super) async fn fork(
         return Err(about_to_stop().into());
     }
     let original = live(&app, session)?;
-    let id = wanted.id.unwrap_or_else(new_id);
+    let id = wanted.id.unwrap_or_else(start::new_id);
     let wish = TwinRequest { id, owner: wanted.owner, copy: wanted.copy };
     let NewTwin { handle, done, left_out, left_out_more } =
         session::fork::fork(&app, original, wish).await?;
@@ -205,20 +205,4 @@ pub(super) async fn ended(app: &App, id: &SessionId) -> Answer<Session> {
         Some(facts) if !app.sessions.knows(id) => Ok(start::info(&facts, SessionState::Ended)?),
         _ => Err(not_live(app, id)),
     }
-}
-
-/// A random session id: short, and so unlikely to be taken that no retry is needed.
-fn new_id() -> SessionId {
-    let mut random = [0u8; 8];
-    if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).is_err() {
-        random = crate::clock::now_ms().to_be_bytes();
-    }
-    let number = u64::from_be_bytes(random);
-    let letters: String = (0..10)
-        .map(|place| {
-            let digit = (number >> (place * 5)) & 31;
-            char::from(b"abcdefghijkmnpqrstuvwxyz23456789"[digit as usize])
-        })
-        .collect();
-    SessionId::parse(format!("s{letters}")).expect("letters and digits make an id")
 }

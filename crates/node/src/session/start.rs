@@ -28,7 +28,7 @@ use super::public_view::PublicView;
 use super::round::Round;
 use super::spec::Spec;
 use super::turn_queue::TurnQueue;
-use super::{INBOX_MAX, OwnerInbox, Request, SessionHandle};
+use super::{INBOX_MAX, OwnerInbox, Request, SessionHandle, preparing};
 use crate::clock::now_ms;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -71,6 +71,7 @@ async fn make_reserved(
             }
             context.admit(handle.clone());
             context.metrics.session_created();
+            preparing::make_missing(&context, &handle.info().kind);
             tokio::spawn(actor.run());
             if context.host.placeholders.are_needed_by(&id) && context.host.placeholders.are_few() {
                 drop(tokio::task::spawn_blocking(move || context.host.placeholders.stock_up()));
@@ -364,6 +365,22 @@ fn info_with(facts: &SessionFacts, state: SessionState, spec: &Spec) -> api::Ses
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A random session id: short, and so unlikely to be taken that no retry is needed.
+pub(crate) fn new_id() -> SessionId {
+    let mut random = [0u8; 8];
+    if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).is_err() {
+        random = now_ms().to_be_bytes();
+    }
+    let number = u64::from_be_bytes(random);
+    let letters: String = (0..10)
+        .map(|place| {
+            let digit = (number >> (place * 5)) & 31;
+            char::from(b"abcdefghijkmnpqrstuvwxyz23456789"[digit as usize])
+        })
+        .collect();
+    SessionId::parse(format!("s{letters}")).expect("letters and digits make an id")
 }
 
 pub(super) fn exists(id: &SessionId) -> Failure {

@@ -1,7 +1,10 @@
 //! The worker for Python in WebAssembly: which Node.js and which Pyodide it uses, and how it is started.
 
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{CreateSession, WorkerInfo};
@@ -9,9 +12,9 @@ use windlass_protocol::kinds::pyodide::KIND;
 
 use super::lookup::{self, FoundProgram};
 use super::program_files::LazyProgram;
-use super::{Launcher, Recipe, environment};
+use super::{Launcher, Preparation, Recipe, environment};
 use crate::failure::Failure;
-use crate::trust::Trust;
+use crate::trust::{CodeDirs, Trust};
 use crate::worker_config::WorkerEntry;
 
 /// Where npm installs packages for all users, relative to the prefix of Node.js.
@@ -45,18 +48,35 @@ const HEAP_MB_MAX: u64 = 4095;
 /// What Node.js and the interpreter's own code take of a session's memory, besides the heap.
 const OUTSIDE_HEAP_MB: u64 = 192;
 
+/// Set in the session that makes the memory snapshot.
+const SNAPSHOT_VARIABLE: &str = "WINDLASS_MAKE_SNAPSHOT";
+/// The snapshot's name in the workspace of that session, and the directory of all snapshots.
+const SNAPSHOT_FILE: &str = "snapshot";
+const SNAPSHOTS_DIR: &str = "snapshots";
+
+/// Files of the package that a snapshot depends on.
+const SNAPSHOT_SOURCES: [&str; 3] = ["package.json", PACKAGE_MODULE, "pyodide.asm.wasm"];
+
 /// How Pyodide workers are started.
 #[derive(Debug)]
 pub(super) struct Pyodide {
     program: LazyProgram,
     trust: Arc<Trust>,
     settings: WorkerEntry,
+    snapshots: Mutex<MissingSnapshots>,
+}
+
+/// The snapshots that this node has tried to make, and the one to make next.
+#[derive(Debug, Default)]
+struct MissingSnapshots {
+    tried: HashSet<PathBuf>,
+    next: Option<Preparation>,
 }
 
 impl Pyodide {
     /// `program` has the files of all JavaScript workers.
     pub fn new(program: LazyProgram, trust: Arc<Trust>, settings: WorkerEntry) -> Self {
-        Self { program, trust, settings }
+        Self { program, trust, settings, snapshots: Mutex::default() }
     }
 
     fn node(&self, named: Option<&str>, path: Option<&String>) -> Result<FoundProgram, Failure> {
@@ -77,6 +97,49 @@ impl Pyodide {
         );
         Err(Failure::new(ErrorCode::WorkerFailed, message))
     }
+
+    /// The arguments for the memory snapshot of this Node.js and this package, and the snapshot's path. Notes that a
+    /// snapshot is missing. None is used if a session could have changed Node.js or the package.
+    fn snapshot(
+        &self,
+        wanted: &CreateSession,
+        root: &Path,
+        node: &FoundProgram,
+        package: &Path,
+    ) -> Option<PathBuf> {
+        let code = CodeDirs { trees: [package.to_owned()].into(), ..CodeDirs::default() };
+        if !node.is_trusted(&self.trust) || self.trust.check(&code).is_err() {
+            return None;
+        }
+        let target = root.join(SNAPSHOTS_DIR).join(snapshot_name(node, package));
+        if target.is_file() {
+            return Some(target);
+        }
+        let mut snapshots = self.snapshots.lock().expect("no holder of this lock can panic");
+        if snapshots.tried.insert(target.clone()) {
+            let maker = CreateSession {
+                worker: Some(KIND.name.to_owned()),
+                interpreter: wanted.interpreter.clone(),
+                env: [(SNAPSHOT_VARIABLE.to_owned(), "1".to_owned())].into(),
+                ..CreateSession::default()
+            };
+            snapshots.next = Some(Preparation { wanted: maker, file: SNAPSHOT_FILE, target });
+        }
+        None
+    }
+}
+
+/// A name that changes with Node.js and the package. The worker checks what a snapshot was made from.
+fn snapshot_name(node: &FoundProgram, package: &Path) -> String {
+    let mut hasher = DefaultHasher::new();
+    (&node.way.real, package).hash(&mut hasher);
+    let sources = SNAPSHOT_SOURCES.iter().map(|name| package.join(name));
+    for source in sources.chain([node.way.real.clone()]) {
+        if let Ok(found) = source.metadata() {
+            (found.len(), found.mtime(), found.mtime_nsec()).hash(&mut hasher);
+        }
+    }
+    format!("{:016x}", hasher.finish())
 }
 
 /// The heap of a session with this limit of its memory. Code gets a MemoryError before the limit ends the worker.
@@ -104,9 +167,15 @@ impl Launcher for Pyodide {
         let mut readable = vec![package.clone()];
         readable.extend(PROGRAM_DIRS.iter().map(|name| root.join(name)));
         readable.extend(self.settings.wheels.clone());
+        let makes_snapshot = env.remove(SNAPSHOT_VARIABLE).is_some();
+        let snapshot = match makes_snapshot {
+            true => None,
+            false => self.snapshot(wanted, root, &node, &package),
+        };
         let mut argv = vec![node.path.display().to_string()];
         argv.extend(FLAGS.map(str::to_owned));
         argv.extend(readable.iter().map(|dir| format!("--allow-fs-read={}/*", dir.display())));
+        argv.extend(snapshot.iter().map(|file| format!("--allow-fs-read={}", file.display())));
         if serves_workspace {
             for access in ["read", "write"] {
                 argv.push(format!("--allow-fs-{access}={}/*", workspace.display()));
@@ -114,6 +183,12 @@ impl Launcher for Pyodide {
         }
         argv.push(root.join("pyodide/worker.mjs").display().to_string());
         argv.extend(["--package".to_owned(), package.display().to_string()]);
+        if makes_snapshot {
+            let file = workspace.join(SNAPSHOT_FILE).display().to_string();
+            argv.extend(["--make-snapshot".to_owned(), file]);
+        } else if let Some(snapshot) = &snapshot {
+            argv.extend(["--snapshot".to_owned(), snapshot.display().to_string()]);
+        }
         let mut needed = node.needed(&self.trust);
         // A package beside a Node.js that a session could have changed makes no path readable.
         if self.settings.package.is_some() || node.is_trusted(&self.trust) {
@@ -136,6 +211,10 @@ impl Launcher for Pyodide {
 
     fn named_interpreter(&self, named: &str) -> Result<PathBuf, Failure> {
         Ok(self.node(Some(named), environment::path().as_ref())?.path)
+    }
+
+    fn preparation(&self) -> Option<Preparation> {
+        self.snapshots.lock().expect("no holder of this lock can panic").next.take()
     }
 
     fn program(&self) -> Option<&Path> {

@@ -3,14 +3,21 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use windlass_client::protocol::api::{OutputQuery, SessionState, TurnInput, TurnState};
+use windlass_client::WhichSessions;
+use windlass_client::protocol::api::{EventItem, OutputQuery, SessionState, TurnInput, TurnState};
+use windlass_client::protocol::confinement::Isolation;
+use windlass_client::protocol::event::PrewarmSource;
 use windlass_client::protocol::policy::{Limits, PolicyRequest};
-use windlass_client::protocol::{ErrorCode, Outcome};
+use windlass_client::protocol::{ErrorCode, EventKind, Outcome, Seq};
 use windlass_testkit::{
-    PATIENCE, TestNode, TestToolHost, odd_worker, outside_of_tmp, python, run, run_ok, turn, within,
+    PATIENCE, TestNode, TestToolHost, odd_worker, outside_of_tmp, python, run, run_ok, turn,
+    wait_for_event, within,
 };
 
 use super::language::{self, Language};
+
+/// How long a snapshot may take on a busy machine.
+const SNAPSHOT_MAX: Duration = Duration::from_secs(120);
 
 /// Faults of a registered worker, and whether it breaks before its first turn.
 const FAULTS: [(&str, &str); 7] = [
@@ -218,4 +225,25 @@ async fn contract_88_a_kernel_that_dies_hangs_or_is_late_ends_no_turn_but_its_ow
     assert_eq!(late.state, TurnState::Ended, "{late:?}");
     let next = run(&client, &session, "fine").await;
     assert_eq!((next.state, next.outcome), (TurnState::Ended, Some(Outcome::Ok)), "{next:?}");
+}
+
+#[tokio::test]
+async fn contract_87_a_snapshot_of_pyodide_is_made_in_a_sandbox_and_used() {
+    let Some(builder) = language::PYODIDE.node() else { return };
+    let node = builder.start().await.unwrap();
+    let client = node.client().await.unwrap();
+    let created = client.create_session(&language::PYODIDE.create()).await.unwrap();
+    assert_eq!(run_ok(&client, &created.session.id, "print(6 * 7)").await, "42\n");
+    // The session that makes the snapshot is confined like any other, and ends.
+    let all = client.sessions(WhichSessions::EndedToo).await.unwrap().sessions;
+    let maker = all.iter().find(|one| one.id != created.session.id).unwrap().id.clone();
+    let is_over = |item: &EventItem| matches!(item.event.kind, EventKind::SessionEnded { .. });
+    wait_for_event(&client, &maker, Seq(0), SNAPSHOT_MAX, is_over).await.unwrap();
+    let maker = client.session(&maker).await.unwrap();
+    let confinement = maker.confinement.unwrap();
+    assert_ne!(confinement.isolation, Isolation::None, "{confinement:?}");
+    let second = client.create_session(&language::PYODIDE.create()).await.unwrap().session.id;
+    assert_eq!(run_ok(&client, &second, "print(6 * 7)").await, "42\n");
+    let figures = client.session(&second).await.unwrap().start_figures.unwrap();
+    assert_eq!(figures.prewarm.how, PrewarmSource::Cached, "{figures:?}");
 }
