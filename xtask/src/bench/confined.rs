@@ -5,14 +5,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use windlass_protocol::SessionId;
-use windlass_protocol::api::{CloseQuery, CreateSession};
+use windlass_protocol::api::CreateSession;
 use windlass_protocol::confinement::Isolation;
 use windlass_protocol::policy::PolicyRequest;
 
 use super::figure::{Figure, millis};
-use super::node::{BenchNode, block_on, create, turn};
+use super::node::{self, AT_ONCE, BenchNode, block_on, create, turn};
 use super::{BenchPlan, python};
 use crate::start::StartMethod;
 
@@ -23,8 +23,6 @@ const WARM_UP_ROUNDS: usize = 300;
 /// The number of turns at one level before the next turns at the other, so that noise of the machine affects
 /// both.
 const WARM_BATCH: usize = 50;
-
-const AT_ONCE: CloseQuery = CloseQuery { grace_ms: Some(0) };
 
 /// Three figures:
 ///
@@ -79,12 +77,8 @@ async fn both(bench: &BenchNode, full_first: bool) -> Result<(Duration, Duration
 
 async fn first_answer(bench: &BenchNode, level: Isolation) -> Result<Duration> {
     let wanted = CreateSession { turn: Some(turn("1+1")), ..at_level(level) };
-    let started = Instant::now();
-    let created = bench.client.create_session(&wanted).await?;
-    let took = started.elapsed();
-    let answer = created.turn.context("no first turn")?;
-    ensure!(answer.output.text == "2\n", "the turn answered {:?}", answer.output.text);
-    bench.client.close_session(&created.session.id, AT_ONCE).await?;
+    let (session, took) = node::first_answer(&bench.client, &wanted, "2\n").await?;
+    bench.client.close_session(&session, AT_ONCE).await?;
     Ok(took)
 }
 

@@ -19,8 +19,7 @@ pub struct Figure {
 }
 
 /// The first line of the table.
-pub const HEADING: &str =
-    "figure                     unit        n        p50        p95   baseline    ratio";
+pub const HEADING: &str = "figure                                   unit        n        p50        p95   baseline    ratio";
 
 impl Figure {
     /// A figure of times, without a baseline.
@@ -55,7 +54,7 @@ impl Figure {
 
     pub fn row(&self) -> String {
         format!(
-            "{:<26} {:<6} {:>6} {:>10} {:>10} {:>10} {:>8}",
+            "{:<40} {:<6} {:>6} {:>10} {:>10} {:>10} {:>8}",
             self.figure,
             self.unit,
             self.n,

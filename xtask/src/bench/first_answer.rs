@@ -4,13 +4,13 @@
 //! - `_np`: the turn imports numpy and pandas. A zygote has imported them before.
 //! - `_pool_np_own`: the session has a workspace of its client, so no worker can be confined in advance.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use windlass_protocol::api::{CloseQuery, CreateSession};
+use anyhow::{Context, Result};
+use windlass_protocol::api::CreateSession;
 
 use super::figure::{Figure, millis};
-use super::node::{block_on, program, turn};
+use super::node::{self, AT_ONCE, block_on, program, turn};
 use super::{BenchPlan, python};
 use crate::start::{MeasuredNode, PythonEnvironment, StartMethod};
 
@@ -24,8 +24,6 @@ const FORK_ROUNDS: usize = 100;
 
 /// Sessions before the first measured one. The first session writes and compiles the worker's files.
 const WARM_UP_ROUNDS: usize = 2;
-
-const AT_ONCE: CloseQuery = CloseQuery { grace_ms: Some(0) };
 
 const BARE: &str = "1+1";
 const WITH_PANDAS: &str = "import numpy, pandas\n1+1";
@@ -113,13 +111,9 @@ async fn first_answer(node: &MeasuredNode, case: &FirstAnswerCase) -> Result<Dur
         turn: Some(turn(case.code)),
         ..CreateSession::default()
     };
-    let started = Instant::now();
-    let created = node.client.create_session(&wanted).await?;
-    let took = started.elapsed();
-    let answer = created.turn.context("no first turn")?;
-    ensure!(answer.output.text == "2\n", "the turn answered {:?}", answer.output.text);
-    node.check_started(&created.session.id, &[node.start]).await?;
-    node.client.close_session(&created.session.id, AT_ONCE).await?;
+    let (session, took) = node::first_answer(&node.client, &wanted, "2\n").await?;
+    node.check_started(&session, &[node.start]).await?;
+    node.client.close_session(&session, AT_ONCE).await?;
     Ok(took)
 }
 

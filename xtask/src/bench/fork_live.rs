@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use windlass_protocol::api::{CloseQuery, CreateSession};
+use windlass_protocol::api::CreateSession;
 use windlass_protocol::{Outcome, SessionId};
 
 use super::BenchPlan;
 use super::figure::{Figure, millis};
-use super::node::{block_on, program, turn};
+use super::node::{AT_ONCE, block_on, program, turn};
 use crate::start::{JsonConnection, MeasuredNode, PythonEnvironment};
 
 const ROUNDS: usize = 40;
@@ -24,8 +24,6 @@ const WARM_UP_ROUNDS: usize = 1;
 /// Ten columns of eight bytes: 100 MB.
 const ROWS: usize = 1_250_000;
 const BYTES: usize = ROWS * 10 * 8;
-
-const AT_ONCE: CloseQuery = CloseQuery { grace_ms: Some(0) };
 
 pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     block_on(async {

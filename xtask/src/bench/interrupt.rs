@@ -37,7 +37,8 @@ pub fn measure(plan: &BenchPlan) -> Result<Vec<Figure>> {
     })
 }
 
-async fn one(bench: &BenchNode, session: &SessionId, code: &str) -> Result<Duration> {
+/// The time until an interrupted turn has ended. The code prints before it sleeps or spins.
+pub async fn one(bench: &BenchNode, session: &SessionId, code: &str) -> Result<Duration> {
     let before = bench.client.session(session).await?.seq;
     let submit = SubmitTurn { code: code.to_owned(), ..SubmitTurn::default() };
     let turn = bench.client.submit_turn(session, &submit).await?;

@@ -10,6 +10,8 @@ mod figure;
 mod first_answer;
 mod fork_live;
 mod interrupt;
+mod kernels;
+mod kinds;
 mod mcp;
 mod memory;
 mod node;
@@ -39,7 +41,7 @@ struct Measurement {
 
 type Measure = fn(&BenchPlan) -> Result<Vec<Figure>>;
 
-/// All measurements, in the order in which they run.
+/// The measurements in the order in which they run, before those of each kind of worker.
 const BENCHES: &[Measurement] = &[
     Measurement { figures: &["bare_pipe"], measure: bare_pipe::measure },
     Measurement { figures: &["warm_turn", "warm_turn_followed"], measure: warm_turn::measure },
@@ -105,6 +107,12 @@ const BENCHES: &[Measurement] = &[
     },
 ];
 
+/// All measurements, in the order in which they run.
+fn benches() -> impl Iterator<Item = &'static Measurement> {
+    let of_kinds = kinds::BENCHES.iter().copied().flatten();
+    BENCHES.iter().chain(of_kinds).chain(kernels::BENCHES)
+}
+
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Measure only these figures
@@ -165,7 +173,7 @@ pub fn run(args: &Args) -> Result<RunVerdict> {
     if cfg!(debug_assertions) {
         return run_as_release();
     }
-    let known = || BENCHES.iter().flat_map(|bench| bench.figures);
+    let known = || benches().flat_map(|bench| bench.figures);
     for name in &args.names {
         if !known().any(|figure| figure == name) {
             let names: Vec<&str> = known().copied().collect();
@@ -187,11 +195,12 @@ pub fn run(args: &Args) -> Result<RunVerdict> {
     };
     if args.peers {
         peers::install_bwrap()?;
+        kernels::install_python()?;
     }
     if !args.json {
         println!("{}", figure::HEADING);
     }
-    let chosen = BENCHES.iter().filter(|bench| bench.figures.iter().any(|name| asked(name)));
+    let chosen = benches().filter(|bench| bench.figures.iter().any(|name| asked(name)));
     let measures = chosen.map(|bench| bench.measure);
     let peers: &[Measure] = if args.peers { &[peers::bwrap_pythons, peers::jupyter] } else { &[] };
     let mut verdict = RunVerdict::Good;

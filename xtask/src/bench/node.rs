@@ -3,16 +3,20 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use windlass_client::Client;
-use windlass_protocol::SessionId;
-use windlass_protocol::api::{CreateSession, SubmitTurn, Turn};
+use windlass_protocol::api::{CloseQuery, CreateSession, SubmitTurn, Turn};
+use windlass_protocol::{Outcome, SessionId};
 use windlass_testkit::{TestNode, TestNodeBuilder};
 
 use super::python;
 use crate::start::{START, StartMethod};
 use crate::workspace;
+
+/// Closes a session without time for its turn to end.
+pub const AT_ONCE: CloseQuery = CloseQuery { grace_ms: Some(0) };
 
 /// How long a submission waits for the end of its turn.
 const WAIT_MS: u64 = 60_000;
@@ -53,7 +57,8 @@ impl BenchNode {
         Self::started(TestNode::builder(program()?).env(START, start.as_str())).await
     }
 
-    async fn started(builder: TestNodeBuilder) -> Result<Self> {
+    /// Starts a node with these settings.
+    pub async fn started(builder: TestNodeBuilder) -> Result<Self> {
         let node = builder.start().await?;
         let client = node.client().await?;
         Ok(Self { node, client })
@@ -69,6 +74,22 @@ impl BenchNode {
     pub async fn run(&self, session: &SessionId, code: &str) -> Result<Turn> {
         Ok(self.client.submit_turn(session, &turn(code)).await?)
     }
+}
+
+/// Creates a session with a first turn, which must print `answer`. Returns the session, and the time from the
+/// request to the answer.
+pub async fn first_answer(
+    client: &Client,
+    wanted: &CreateSession,
+    answer: &str,
+) -> Result<(SessionId, Duration)> {
+    let started = Instant::now();
+    let created = client.create_session(wanted).await?;
+    let took = started.elapsed();
+    let turn = created.turn.context("no first turn")?;
+    ensure!(turn.outcome == Some(Outcome::Ok), "the turn ended as {:?}", turn.outcome);
+    ensure!(turn.output.text == answer, "the turn answered {:?}", turn.output.text);
+    Ok((created.session.id, took))
 }
 
 pub fn create() -> CreateSession {

@@ -3,43 +3,33 @@
 //! bubblewrap with an interpreter to the first byte of its answer. A confined session that starts its own
 //! interpreter cannot be faster.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
 
 use super::figure::{Figure, millis};
+use super::kernels::{self, KernelRounds};
 use super::{BenchPlan, python};
 use crate::start::PythonEnvironment;
 
-/// The script prints one JSON object: for each figure a list of samples in milliseconds or MiB.
-const SCRIPT: &str = include_str!("jupyter.py");
-
 const ROUNDS: usize = 300;
+/// Starts and interrupts take longer than turns, so there are fewer of them.
+const TURNS_PER_START: usize = 50;
+const STARTS_MIN: usize = 3;
 const BWRAP_ROUNDS: usize = 40;
 const BWRAP_PANDAS_ROUNDS: usize = 15;
 
-#[derive(Debug, Deserialize)]
-struct JupyterSamples {
-    warm_turn: Vec<f64>,
-    first_answer: Vec<f64>,
-    interrupt_sleep: Vec<f64>,
-    session_mib: Vec<f64>,
-}
-
 pub fn jupyter(plan: &BenchPlan) -> Result<Vec<Figure>> {
-    let venv = prepare()?;
-    let output = Command::new(venv.join("bin/python"))
-        .args(["-c", SCRIPT, &plan.rounds(ROUNDS).to_string()])
-        .env_clear()
-        .env("PATH", "/usr/bin:/bin")
-        .env("HOME", &venv)
-        .output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "the Jupyter measurement failed: {said}");
-    let measured: JupyterSamples = serde_json::from_slice(&output.stdout)
-        .context("the Jupyter measurement printed no figures")?;
+    let starts = (plan.rounds(ROUNDS) / TURNS_PER_START).max(STARTS_MIN);
+    let rounds = KernelRounds {
+        turns: plan.rounds(ROUNDS),
+        starts,
+        interrupts: starts,
+        ..KernelRounds::default()
+    };
+    let measured = kernels::samples(&kernels::install_python()?, &kernels::IPYKERNEL, rounds)?;
+    let measured = measured.map_err(anyhow::Error::msg)?;
     Ok(vec![
         Figure::of("jupyter_warm_turn", "ms", &measured.warm_turn),
         Figure::of("jupyter_first_answer", "ms", &measured.first_answer),
@@ -81,19 +71,4 @@ pub fn install_bwrap() -> Result<()> {
     let installed = installed.context("bwrap is not installed, and there is no apt-get")?;
     ensure!(installed.success(), "bwrap is not installed, and apt-get could not install it");
     Ok(())
-}
-
-/// Creates the virtual environment with Jupyter, if it is missing, and returns its path.
-fn prepare() -> Result<PathBuf> {
-    let venv = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench-peers")).to_owned();
-    if !venv.join("bin/jupyter").exists() {
-        let made = python::command().args(["-m", "venv"]).arg(&venv).status()?;
-        ensure!(made.success(), "cannot create a virtual environment in {}", venv.display());
-        // This process's environment is passed on: pip needs its settings to find its index.
-        let installed = Command::new(venv.join("bin/python"))
-            .args(["-m", "pip", "install", "--quiet", "jupyter_client", "ipykernel"])
-            .status()?;
-        ensure!(installed.success(), "cannot install jupyter_client and ipykernel");
-    }
-    Ok(venv)
 }

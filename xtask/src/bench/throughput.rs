@@ -13,7 +13,7 @@ use windlass_client::Client;
 use windlass_protocol::SessionId;
 
 use super::BenchPlan;
-use super::bare_pipe::PythonLoop;
+use super::bare_pipe::{BareLoop, LoopProcess};
 use super::figure::Figure;
 use super::node::{BenchNode, block_on, turn};
 
@@ -123,7 +123,7 @@ impl SessionDriver {
 
 /// A bare loop with asynchronous pipes.
 struct AsyncPipe {
-    _loop: PythonLoop,
+    _loop: LoopProcess,
     stdin: Sender,
     stdout: BufReader<Receiver>,
     answer: String,
@@ -131,7 +131,7 @@ struct AsyncPipe {
 
 impl AsyncPipe {
     fn start() -> Result<Self> {
-        let (of, stdin, stdout) = PythonLoop::start()?;
+        let (of, stdin, stdout) = LoopProcess::start(&mut BareLoop::python())?;
         let ends = Sender::from_owned_fd(stdin.into())
             .and_then(|stdin| Ok((stdin, Receiver::from_owned_fd(stdout.into())?)));
         let (stdin, stdout) = ends.context("cannot wait for the loop's pipes")?;
