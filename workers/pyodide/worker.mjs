@@ -190,4 +190,12 @@ function run(pyodide, startup) {
 }
 
 if (given['make-snapshot'] !== undefined) await makeSnapshot(resolve(given['make-snapshot']));
-else await serve();
+else {
+  try {
+    await serve();
+  } catch (error) {
+    // The IO thread is inside a read, and an ordinary exit would wait for it.
+    writeSync(2, `windlass-worker pyodide: cannot start: ${error?.stack ?? error?.message ?? error}\n`);
+    kill(pid, 'SIGKILL');
+  }
+}

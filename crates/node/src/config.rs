@@ -52,6 +52,15 @@ pub struct KeeperTimeouts {
     pub patience: Duration,
 }
 
+impl KeeperTimeouts {
+    /// Maximum time until a keeper answers whose worker may take this long to be ready, or the default time. The
+    /// keeper answers once its worker is ready or has failed.
+    pub(crate) fn patience_with(&self, ready: Option<Duration>) -> Duration {
+        let longer = ready.unwrap_or_default().saturating_sub(self.start_timeout);
+        self.patience + longer
+    }
+}
+
 /// What holds for a session that names no value of its own.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionDefaults {
@@ -240,5 +249,21 @@ impl Config {
 
     pub(crate) fn socket(&self) -> PathBuf {
         self.runtime_dir.join("node.sock")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_waits_for_a_keeper_longer_than_the_keeper_for_its_worker() {
+        let [node_grace, start_timeout, patience] = [60, 30, 40].map(Duration::from_secs);
+        let timeouts = KeeperTimeouts { node_grace, start_timeout, patience };
+        for ready_s in [1, 30, 31, 120, 600] {
+            let ready = Duration::from_secs(ready_s);
+            assert!(timeouts.patience_with(Some(ready)) >= ready + Duration::from_secs(10));
+        }
+        assert_eq!(timeouts.patience_with(None), patience);
     }
 }

@@ -169,8 +169,8 @@ impl Workers {
     }
 
     /// How long a worker of this kind may take to become ready, if the user set a time.
-    pub fn ready_timeout(&self, wanted: &CreateSession) -> Option<Duration> {
-        self.entries.get(base_name(wanted)).and_then(WorkerEntry::ready)
+    pub fn ready_timeout(&self, kind: &str) -> Option<Duration> {
+        self.entries.get(without_variant(kind)).and_then(WorkerEntry::ready)
     }
 
     /// The launcher of a kind.
@@ -215,8 +215,11 @@ impl Workers {
 
 /// The name of the kind that a session requests, without its variant.
 fn base_name(wanted: &CreateSession) -> &str {
-    let name = wanted.worker.as_deref().unwrap_or(kinds::DEFAULT.name);
-    name.split_once(VARIANT_SEPARATOR).map_or(name, |(base, _)| base)
+    without_variant(wanted.worker.as_deref().unwrap_or(kinds::DEFAULT.name))
+}
+
+fn without_variant(kind: &str) -> &str {
+    kind.split_once(VARIANT_SEPARATOR).map_or(kind, |(base, _)| base)
 }
 
 /// The description of a built-in kind whose interpreter was found or not.

@@ -164,7 +164,8 @@ fn prepare(
     match record(context, id, wanted, &lease, &spec) {
         Ok(log) => {
             let mut launch = launch_of(context, id, &lease, limits);
-            if let Some(timeout) = context.host.workers.ready_timeout(wanted) {
+            let kind = log.facts().created.worker_kind.as_str();
+            if let Some(timeout) = context.host.workers.ready_timeout(kind) {
                 launch.start_timeout_ms = millis(timeout);
             }
             Ok(PreparedSession {
@@ -306,7 +307,9 @@ pub(super) fn assemble(
     (life.cgroups, life.tmp) = (spec.cgroups, spec.tmp);
     let deadlines = Deadlines::new(spec.deadline_ms, config.defaults.deadline);
     let grace = Duration::from_millis(spec.interrupt_grace_ms);
-    let mut keeper = KeeperSide::new(link, spec.zygote_of, config.keepers.patience);
+    let ready = context.host.workers.ready_timeout(&created.worker_kind);
+    let patience = config.keepers.patience_with(ready);
+    let mut keeper = KeeperSide::new(link, spec.zygote_of, patience);
     keeper.expect_answer();
     let actor = Actor {
         id,

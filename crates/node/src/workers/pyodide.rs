@@ -174,13 +174,14 @@ impl Launcher for Pyodide {
         };
         let mut argv = vec![node.path.display().to_string()];
         argv.extend(FLAGS.map(str::to_owned));
+        if serves_workspace {
+            readable.push(workspace.to_owned());
+            argv.push(format!("--allow-fs-write={}/*", workspace.display()));
+        }
+        // Node.js refuses a directory that is named after a directory below it.
+        readable.sort_by_key(|dir| dir.as_os_str().len());
         argv.extend(readable.iter().map(|dir| format!("--allow-fs-read={}/*", dir.display())));
         argv.extend(snapshot.iter().map(|file| format!("--allow-fs-read={}", file.display())));
-        if serves_workspace {
-            for access in ["read", "write"] {
-                argv.push(format!("--allow-fs-{access}={}/*", workspace.display()));
-            }
-        }
         argv.push(root.join("pyodide/worker.mjs").display().to_string());
         argv.extend(["--package".to_owned(), package.display().to_string()]);
         if makes_snapshot {

@@ -228,6 +228,20 @@ async fn contract_88_a_kernel_that_dies_hangs_or_is_late_ends_no_turn_but_its_ow
 }
 
 #[tokio::test]
+async fn the_workspace_of_pyodide_may_hold_the_workers_program() {
+    let Some(builder) = language::PYODIDE.node() else { return };
+    let home = outside_of_tmp(env!("CARGO_TARGET_TMPDIR"));
+    let node = builder.state_dir(home.path().join("state")).start().await.unwrap();
+    let client = node.client().await.unwrap();
+    let mut wanted = language::PYODIDE.create();
+    wanted.workspace = Some(home.path().display().to_string());
+    let session = client.create_session(&wanted).await.unwrap().session.id;
+    let code = "import os; print(os.listdir('.')); open('made', 'w').write('x')";
+    run_ok(&client, &session, code).await;
+    assert_eq!(std::fs::read_to_string(home.path().join("made")).unwrap(), "x");
+}
+
+#[tokio::test]
 async fn contract_87_a_snapshot_of_pyodide_is_made_in_a_sandbox_and_used() {
     let Some(builder) = language::PYODIDE.node() else { return };
     let node = builder.start().await.unwrap();
