@@ -31,9 +31,10 @@ const OPENED_MAX: usize = 512;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SurveyInput {
     pub workspace: PathBuf,
-    /// The worker's program files. They lie below the node's state directory, which is hidden; they are the
-    /// only readable paths inside a hidden path.
-    pub program: Option<PathBuf>,
+    /// Directories of the node that the session reads: the worker's program files, and the certificates that a
+    /// session with secrets trusts. They lie below the node's state directory, which is hidden; they are the only
+    /// readable paths inside a hidden path.
+    pub node_files: Vec<PathBuf>,
     /// Other paths that the worker must read: its interpreter, if the node trusts it. They are readable
     /// outside the readable roots, but never inside a hidden path.
     pub needed: Vec<PathBuf>,
@@ -61,7 +62,7 @@ pub struct FileSurvey {
     pub workspace: PathBuf,
     pub tmp: Option<PathBuf>,
     pub family: Option<PathBuf>,
-    pub program: Option<PathBuf>,
+    pub node_files: Vec<PathBuf>,
     /// As in [`SurveyInput::needed`]; [`FileSurvey::needed`] leaves out hidden paths.
     pub needed: Vec<PathBuf>,
     pub readable: Vec<PathBuf>,
@@ -109,8 +110,8 @@ impl FileSurvey {
 
     /// Whether the session can read `path`, which is absolute and contains no symlink.
     pub fn check_readable(&self, path: &Path) -> Result<(), Unreadable> {
-        let own = [Some(&self.workspace), self.family.as_ref(), self.program.as_ref()];
-        let shown = self.readable.iter().chain(&self.writable).chain(own.into_iter().flatten());
+        let own = std::iter::once(&self.workspace).chain(&self.family).chain(&self.node_files);
+        let shown = self.readable.iter().chain(&self.writable).chain(own);
         let shown: BTreeSet<&Path> = shown.chain(self.needed()).map(PathBuf::as_path).collect();
         // The deepest rule decides, as in a view.
         for at in path.ancestors() {
@@ -217,7 +218,7 @@ fn complete(
     let sockets = match (depth, policy.unix_sockets) {
         (Depth::View, UnixSockets::Local) => {
             let own = std::iter::once(&workspace).chain(&family);
-            let shown = shared.program.iter().chain(&shared.needed).chain(&shared.readable);
+            let shown = shared.node_files.iter().chain(&shared.needed).chain(&shared.readable);
             let shown = shown.chain(&shared.writable);
             let shown: Vec<&Path> = own.chain(shown).map(PathBuf::as_path).collect();
             let named: Vec<&Path> = named_directories(&shared.readable, &shared.writable).collect();
@@ -239,7 +240,7 @@ fn complete(
         workspace,
         tmp: input.tmp.as_deref().and_then(real),
         family,
-        program: shared.program.clone(),
+        node_files: shared.node_files.clone(),
         needed: shared.needed.clone(),
         readable: shared.readable.clone(),
         writable: shared.writable.clone(),

@@ -34,7 +34,7 @@ pub fn site_here() -> anyhow::Result<SurveyInput> {
     let dirs = Dirs::from_env().map_err(ClientError::from)?;
     Ok(SurveyInput {
         workspace: std::env::current_dir().context("the current directory does not exist")?,
-        program: None,
+        node_files: Vec::new(),
         needed: Vec::new(),
         hidden: vec![dirs.state, dirs.runtime],
         home: std::env::home_dir(),

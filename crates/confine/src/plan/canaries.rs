@@ -151,7 +151,7 @@ fn tried_hidden(survey: &FileSurvey) -> Vec<PathBuf> {
 /// Hidden paths that contain no visible path. The others can be listed, so they are no canaries.
 fn fully_hidden(survey: &FileSurvey) -> Vec<PathBuf> {
     let shown = || {
-        let readable = survey.program.iter().chain(survey.needed()).chain(&survey.readable);
+        let readable = survey.node_files.iter().chain(survey.needed()).chain(&survey.readable);
         readable.chain(&survey.writable).chain([&survey.workspace])
     };
     let holds = |path: &Path| shown().any(|inner| inner != path && inner.starts_with(path));

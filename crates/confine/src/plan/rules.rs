@@ -114,8 +114,8 @@ pub(super) fn alone(policy: &Policy, machine: &MachineSupport, survey: &FileSurv
             .push(LandlockRule { path: name.into(), access: rights::READ_FILE | rights::READ_DIR });
     }
     carve(&mut survey.readable.iter(), rights::READ, &mut rules);
-    let program = survey.program.iter();
-    rules.extend(program.map(|path| LandlockRule { path: path.clone(), access: rights::READ }));
+    let node_files = survey.node_files.iter();
+    rules.extend(node_files.map(|path| LandlockRule { path: path.clone(), access: rights::READ }));
     // Hidden paths below a needed path stay hidden.
     carve(&mut survey.needed(), rights::READ, &mut rules);
     // Protected names inside a writable root stay writable: excluding them would also forbid creating new

@@ -42,7 +42,7 @@ fn surveyed(policy: &Policy) -> FileSurvey {
     };
     FileSurvey {
         workspace: PathBuf::from("/h/u/work"),
-        program: Some(PathBuf::from("/h/u/.state/workers")),
+        node_files: vec![PathBuf::from("/h/u/.state/workers")],
         needed: paths(&["/usr"]),
         readable: paths(&policy.readable.iter().map(String::as_str).collect::<Vec<_>>()),
         writable: paths(&policy.writable.iter().map(String::as_str).collect::<Vec<_>>()),
@@ -436,7 +436,7 @@ fn a_thorough_plan_tries_each_hidden_and_protected_path_once() {
     let tries = |attempt: &Attempt| plan.canaries.iter().any(|one| one.attempt == *attempt);
     for path in survey.hidden.keys() {
         // A hidden path that contains the worker's program can be listed.
-        let holds = survey.program.iter().any(|program| program.starts_with(path));
+        let holds = survey.node_files.iter().any(|shown| shown.starts_with(path));
         let attempt = Attempt::Read { path: path.clone() };
         assert_eq!(tries(&attempt), !holds, "{path:?}");
     }

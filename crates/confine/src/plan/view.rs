@@ -151,7 +151,7 @@ fn exposed(policy: &Policy, survey: &FileSurvey) -> Vec<(PathBuf, MountAccess)> 
     let readable = survey.readable.iter().filter(|path| *path != root).map(reading);
     let writable = survey.writable.iter().filter(|path| *path != root);
     readable
-        .chain(survey.program.iter().map(reading))
+        .chain(survey.node_files.iter().map(reading))
         .chain(survey.needed().map(reading))
         .chain(writable.map(|path| (path.clone(), MountAccess::Write)))
         .chain([(survey.workspace.clone(), workspace)])

@@ -28,7 +28,7 @@ pub struct SharedSurvey {
     pub(super) system: BTreeMap<PathBuf, PathKind>,
     pub(super) readable: Vec<PathBuf>,
     pub(super) writable: Vec<PathBuf>,
-    pub(super) program: Option<PathBuf>,
+    pub(super) node_files: Vec<PathBuf>,
     pub(super) needed: Vec<PathBuf>,
     pub(super) opened: BTreeMap<PathBuf, BTreeMap<PathBuf, DirectoryEntry>>,
     pub(super) links: BTreeMap<PathBuf, PathBuf>,
@@ -72,7 +72,7 @@ impl SharedSurvey {
         // The evidence is taken first: a file that appears or disappears during the survey counts as a
         // change.
         let names = [&readable, &writable, &hidden, &needed].into_iter().flatten();
-        let names = names.chain(&input.program);
+        let names = names.chain(&input.node_files);
         let names: BTreeSet<&Path> =
             names.chain(&system).map(PathBuf::as_path).chain(home).collect();
         let evidence = Evidence::of_files(&names);
@@ -81,7 +81,7 @@ impl SharedSurvey {
             system: system.iter().filter_map(|path| with_kind(path)).collect(),
             readable: existing(&readable),
             writable: existing(&writable),
-            program: input.program.as_deref().and_then(real),
+            node_files: existing(&input.node_files),
             needed: existing(&needed),
             opened: opened(policy, home),
             links: root_links(policy),
@@ -157,7 +157,7 @@ pub struct SurveyCache(Mutex<Vec<CachedSurvey>>);
 #[derive(Debug)]
 struct CachedSurvey {
     policy: Policy,
-    program: Option<PathBuf>,
+    node_files: Vec<PathBuf>,
     needed: Vec<PathBuf>,
     hidden: Vec<PathBuf>,
     home: Option<PathBuf>,
@@ -167,7 +167,7 @@ struct CachedSurvey {
 impl CachedSurvey {
     fn is_for(&self, policy: &Policy, input: &SurveyInput) -> bool {
         self.policy == *policy
-            && self.program == input.program
+            && self.node_files == input.node_files
             && self.needed == input.needed
             && self.hidden == input.hidden
             && self.home == input.home
@@ -193,7 +193,7 @@ impl SurveyCache {
         }
         cache.push(CachedSurvey {
             policy: policy.clone(),
-            program: input.program.clone(),
+            node_files: input.node_files.clone(),
             needed: input.needed.clone(),
             hidden: input.hidden.clone(),
             home: input.home.clone(),

@@ -126,7 +126,7 @@ impl Planner {
         SurveyInput {
             workspace: dir.workspace.clone(),
             workspace_is_new: dir.workspace_is_new,
-            program: recipe.program.clone(),
+            node_files: recipe.program.iter().cloned().collect(),
             needed: recipe.needed.clone(),
             tmp: dir.tmp.clone(),
             family: Some(dir.family_dir.clone()),
