@@ -98,6 +98,16 @@ impl HttpCall {
         Self::new(Method::POST, path, json.into(), repeat)
     }
 
+    /// A request that has the same effect when it is sent twice.
+    pub(crate) fn put(path: String, body: Bytes) -> Self {
+        Self::new(Method::PUT, path, body, Repeat::Freely)
+    }
+
+    pub(crate) fn put_json(path: String, body: &impl Serialize) -> Self {
+        let json = serde_json::to_vec(body).expect("the API's types are all JSON");
+        Self::put(path, json.into())
+    }
+
     fn new(method: Method, path: String, body: Bytes, repeat: Repeat) -> Self {
         Self {
             method,

@@ -5,12 +5,13 @@ use bytes::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
 use windlass_protocol::api::{
     CloseQuery, CreateSession, Created, EgressLog, Events, EventsQuery, ForkSession, ForkedSession,
-    NodeStatus, OutputQuery, SearchQuery, SearchResult, ServerList, ServersQuery, Session,
-    SessionList, SessionTools, StopNode, StopSessions, SubmitTurn, Turn, TurnInput, TurnQuery,
-    TurnState, WorkerList,
+    NodeStatus, OutputQuery, SearchQuery, SearchResult, SecretInfo, SecretList, ServerList,
+    ServersQuery, Session, SessionList, SessionSecretRules, SessionTools, SetSecretRules, StopNode,
+    StopSessions, SubmitTurn, Turn, TurnInput, TurnQuery, TurnState, WorkerList,
 };
 use windlass_protocol::disk::{DiskUse, PruneRequest, Pruned};
 use windlass_protocol::environments::{EnvironmentList, EnvironmentsQuery};
+use windlass_protocol::policy::SecretName;
 use windlass_protocol::{Seq, SessionId, TurnId};
 
 use crate::call::{HttpCall, Repeat};
@@ -99,6 +100,44 @@ impl Client {
     pub async fn egress(&self, session: &SessionId) -> Result<EgressLog, ClientError> {
         let path = RequestPath::new(&["sessions", session.as_str(), "egress"]).done();
         self.json(HttpCall::get(path)).await
+    }
+
+    /// Where the session's secrets may go.
+    pub async fn secret_rules(
+        &self,
+        session: &SessionId,
+    ) -> Result<SessionSecretRules, ClientError> {
+        let path = RequestPath::new(&["sessions", session.as_str(), "secrets"]).done();
+        self.json(HttpCall::get(path)).await
+    }
+
+    /// Replaces the rules that say where the session's secrets may go.
+    pub async fn set_secret_rules(
+        &self,
+        session: &SessionId,
+        rules: &SetSecretRules,
+    ) -> Result<SessionSecretRules, ClientError> {
+        let path = RequestPath::new(&["sessions", session.as_str(), "secrets"]).done();
+        self.json(HttpCall::put_json(path, rules)).await
+    }
+
+    /// The secrets of the node, without their values.
+    pub async fn secrets(&self) -> Result<SecretList, ClientError> {
+        self.json(HttpCall::get(RequestPath::new(&["secrets"]).done())).await
+    }
+
+    pub async fn set_secret(
+        &self,
+        name: &SecretName,
+        value: String,
+    ) -> Result<SecretInfo, ClientError> {
+        let path = RequestPath::new(&["secrets", name.as_str()]).done();
+        self.json(HttpCall::put(path, value.into())).await
+    }
+
+    pub async fn remove_secret(&self, name: &SecretName) -> Result<SecretList, ClientError> {
+        let path = RequestPath::new(&["secrets", name.as_str()]).done();
+        self.json(HttpCall::delete(path)).await
     }
 
     /// The tools that the session's code may call: those that match the words, or all.

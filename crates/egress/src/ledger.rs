@@ -13,6 +13,7 @@ use windlass_protocol::policy::{HostRule, HostRules};
 use super::meter::Flow;
 use super::reach::NotReached;
 use super::rules::RefusalReason;
+use super::secrets::SessionSecrets;
 
 /// Maximum number of concurrent connections of one session. Further ones are closed and counted.
 pub const CONNECTIONS_MAX: usize = 64;
@@ -60,6 +61,7 @@ impl DecisionSink for mpsc::Sender<Decision> {
 #[derive(Debug)]
 pub struct Ledger {
     rules: Vec<HostRule>,
+    secrets: Option<SessionSecrets>,
     owner: Box<dyn DecisionSink>,
     now_ms: fn() -> u64,
     connections: Arc<Semaphore>,
@@ -104,6 +106,7 @@ impl Ledger {
     ) -> Self {
         Self {
             rules,
+            secrets: None,
             owner,
             now_ms,
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
@@ -111,6 +114,16 @@ impl Ledger {
             since_ms: now_ms(),
             counts: Mutex::default(),
         }
+    }
+
+    /// A ledger whose proxy sends secrets.
+    pub fn with_secrets(self, secrets: SessionSecrets) -> Self {
+        Self { secrets: Some(secrets), ..self }
+    }
+
+    /// The secrets of the session, if it was made with secret rules.
+    pub fn secrets(&self) -> Option<&SessionSecrets> {
+        self.secrets.as_ref()
     }
 
     pub fn rules(&self) -> &[HostRule] {

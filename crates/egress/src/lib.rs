@@ -5,7 +5,8 @@
 //! - [`handoff`] receives the connection from the keeper;
 //! - [`rules`] decides, [`reach`] resolves names and connects, [`ledger`] counts the decisions;
 //! - [`proxy`] serves a connection as [`socks`] or [`web`], then as a [`tunnel`]; [`hello`] inspects
-//!   the first bytes in the tunnel.
+//!   the first bytes in the tunnel;
+//! - [`secrets`] puts values of secrets into requests, and ends TLS for the hosts of secret rules.
 
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
@@ -17,6 +18,7 @@ mod meter;
 mod proxy;
 mod reach;
 mod rules;
+mod secrets;
 mod socks;
 #[cfg(test)]
 mod tests;
@@ -34,6 +36,9 @@ use windlass_protocol::SessionId;
 pub use environment::proxy_environment;
 pub use ledger::{Decision, DecisionSink, Ledger};
 use reach::{Resolver, SessionEgress};
+pub use secrets::{
+    Authority, AuthorityError, BadSecretValue, SecretSource, SecretValue, SessionSecrets,
+};
 use timeouts::ProxyTimeouts;
 
 /// Finds the ledger of a session. `None` when the session has no egress or does not exist.

@@ -42,6 +42,8 @@ pub enum NotReached {
     TooSlow,
     #[error("the host refuses the connection or is unreachable")]
     Unreachable,
+    #[error("the host's TLS certificate is not valid, or the host does not speak TLS")]
+    BadTls,
 }
 
 /// The egress of one session: its ledger, the name resolver and the time limits.

@@ -27,6 +27,10 @@ pub enum RefusalReason {
     RequestLine,
     #[error("too many concurrent connections")]
     TooMany,
+    #[error("the request has a secret's placeholder where no rule sends the secret")]
+    SecretPlaceholder,
+    #[error("a rule sends a secret that the node does not have")]
+    SecretMissing,
 }
 
 /// A host that a rule allows.

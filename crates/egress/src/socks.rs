@@ -94,7 +94,7 @@ fn reply_to(why: NotReached) -> SocksReply {
         NotReached::Refused(_) => SocksReply::NotAllowed,
         NotReached::Unknown => SocksReply::HostUnreachable,
         NotReached::TooSlow => SocksReply::TimedOut,
-        NotReached::Unreachable => SocksReply::ConnectionRefused,
+        NotReached::Unreachable | NotReached::BadTls => SocksReply::ConnectionRefused,
     }
 }
 

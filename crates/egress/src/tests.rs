@@ -4,5 +4,6 @@ mod clients;
 mod http;
 mod limits;
 mod literals;
+mod secrets;
 mod tunnels;
 mod world;

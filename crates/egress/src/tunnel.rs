@@ -4,14 +4,18 @@
 use std::io;
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy_bidirectional_with_sizes,
 };
 use tokio::time::Instant;
+use windlass_protocol::policy::SecretScheme;
 
 use super::hello::{Candidate, ClientProtocol, detect};
 use super::reach::{AddressSource, NotReached, SessionEgress, Upstream};
 use super::rules::{RefusalReason, decide};
+use super::secrets::redaction::Redactor;
+use super::secrets::{Origin, termination};
 use super::web;
 
 /// Size of the copy buffer in each direction of one tunnel.
@@ -35,6 +39,11 @@ pub(super) async fn run(
     match open(&mut client, &mut upstream, egress).await {
         Ok(Opening::Bytes) => copy(client, upstream.stream).await,
         Ok(Opening::Http(held)) => web::serve_tunnel(client, held, upstream, egress).await,
+        Ok(Opening::EndTls(held)) => {
+            if let Some(secrets) = egress.ledger.secrets() {
+                termination::serve(client, held, upstream, secrets, egress).await;
+            }
+        }
         Ok(Opening::Refused { host, why }) => {
             // Inside a tunnel, closing the connection is the only way to signal a refusal.
             egress.ledger.note(&host, upstream.port, Err(NotReached::Refused(why))).await;
@@ -53,12 +62,38 @@ pub(super) async fn copy(
     let _ = copy_bidirectional_with_sizes(&mut client, &mut upstream, COPY_BYTES, COPY_BYTES).await;
 }
 
+/// Copies both ways until both ends have finished, or one breaks. Masks secrets in what comes from the host.
+pub(super) async fn copy_redacted(client: impl Duplex, host: impl Duplex, mut redactor: Redactor) {
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_host, mut to_host) = tokio::io::split(host);
+    let up = async {
+        tokio::io::copy(&mut from_client, &mut to_host).await?;
+        to_host.shutdown().await
+    };
+    let down = async {
+        loop {
+            let mut bytes = BytesMut::with_capacity(COPY_BYTES);
+            let read = from_host.read_buf(&mut bytes).await?;
+            let passed = if read == 0 { redactor.finish() } else { redactor.push(bytes.freeze()) };
+            to_client.write_all(&passed).await?;
+            to_client.flush().await?;
+            if read == 0 {
+                return to_client.shutdown().await;
+            }
+        }
+    };
+    // Both ends see a broken connection themselves.
+    let _ = tokio::try_join!(up, down);
+}
+
 /// What a tunnel carries, as its first bytes show.
 enum Opening {
     /// Bytes for this host, or bytes that name no host. All bytes so far were forwarded.
     Bytes,
     /// HTTP. These bytes have arrived, and none was forwarded.
     Http(Vec<u8>),
+    /// TLS for a host that a secret rule names. These bytes have arrived, and none was forwarded.
+    EndTls(Vec<u8>),
     Refused {
         host: String,
         why: RefusalReason,
@@ -138,6 +173,14 @@ impl FirstBytes {
                 return Ok(Some(Opening::Refused { host: name, why: RefusalReason::TlsName }));
             }
             ClientProtocol::BrokenTls => RefusalReason::TlsHello,
+            ClientProtocol::Tls { name } if sends_secrets(name.as_deref(), upstream, egress) => {
+                // A hello for another host would let the client name the certificate that is checked.
+                let is_own = name.is_none_or(|name| name == upstream.host);
+                if is_own && self.forwarded == 0 && !self.host_spoke {
+                    return Ok(Some(Opening::EndTls(std::mem::take(&mut self.held))));
+                }
+                RefusalReason::TlsName
+            }
             ClientProtocol::Http if self.forwarded > 0 || self.host_spoke => {
                 RefusalReason::RequestLine
             }
@@ -172,6 +215,15 @@ impl FirstBytes {
     fn refused(&self, upstream: &Upstream, why: RefusalReason) -> Opening {
         Opening::Refused { host: upstream.host.clone(), why }
     }
+}
+
+/// Whether a secret rule names the tunnel's host, or the host of the TLS hello, at the tunnel's port.
+fn sends_secrets(name: Option<&str>, upstream: &Upstream, egress: &SessionEgress) -> bool {
+    let Some(secrets) = egress.ledger.secrets() else { return false };
+    let names = |host: &str| {
+        secrets.names(&Origin { scheme: SecretScheme::Https, host, port: upstream.port })
+    };
+    names(&upstream.host) || name.is_some_and(names)
 }
 
 /// Whether a name that a client requests inside a tunnel is the tunnel's host, or another host that

@@ -1,6 +1,8 @@
 //! HTTP/1: requests to the proxy (CONNECT, and requests with an absolute URI) and requests inside a
-//! tunnel. The host of each request is checked; the forwarded `Host` header names the checked host.
+//! tunnel. The host of each request is checked; the forwarded `Host` header names the checked host. Secrets are put
+//! into requests and masked in responses here.
 
+mod forward;
 mod relay;
 mod responses;
 
@@ -8,22 +10,24 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::{HOST, HeaderValue};
-use hyper::http::uri::{Authority, PathAndQuery};
+use hyper::header::HOST;
+use hyper::http::uri::Authority;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
-use hyper::{Method, Request, StatusCode, Uri, Version};
+use hyper::{Method, Request};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::AsyncReadExt;
-use windlass_protocol::policy::normal_host;
+use windlass_protocol::policy::{SecretScheme, normal_host};
 
 use super::reach::{NotReached, SessionEgress, Upstream};
 use super::rules::RefusalReason;
+use super::secrets::Origin;
+use super::secrets::redaction::Redactor;
 use super::timeouts::ProxyTimeouts;
 use super::tunnel::{self, Duplex, is_for};
-use relay::{Driver, Relay, Switch, strip};
+use forward::{Destination, forward};
+use relay::{Driver, Relay};
 use responses::{ProxyResponse, bad_gateway, bad_request, not_reached, ok, refused};
 
 /// Maximum size of the head of a request or a response. A longer request gets status 431.
@@ -35,7 +39,16 @@ const DEFAULT_PORT: u16 = 80;
 /// What a connection becomes after its response.
 enum PendingUpgrade {
     Tunnel { client: OnUpgrade, upstream: Upstream },
-    WebSocket { client: OnUpgrade, host: OnUpgrade, driver: Arc<Driver> },
+    WebSocket(WebSocketEnds),
+}
+
+/// Both ends of a connection that switches to WebSocket.
+struct WebSocketEnds {
+    client: OnUpgrade,
+    host: OnUpgrade,
+    driver: Arc<Driver>,
+    /// Masks what comes from the host, if the host may know a secret.
+    redactor: Option<Redactor>,
 }
 
 /// Where a request handler leaves the upgrade of its connection. Requests of one connection are
@@ -75,9 +88,7 @@ pub(super) async fn serve_proxy(client: impl Duplex, egress: &Arc<SessionEgress>
                 tunnel::run(TokioIo::new(client), upstream, egress).await;
             }
         }
-        Some(PendingUpgrade::WebSocket { client, host, driver }) => {
-            join(client, host, driver).await
-        }
+        Some(PendingUpgrade::WebSocket(ends)) => join(ends).await,
         None => {}
     }
 }
@@ -90,7 +101,7 @@ fn server(timeouts: ProxyTimeouts) -> hyper::server::conn::http1::Builder {
 
 async fn answer_proxied(
     request: Request<Incoming>,
-    egress: &SessionEgress,
+    egress: &Arc<SessionEgress>,
     slot: &UpgradeSlot,
 ) -> ProxyResponse {
     if request.method() == Method::CONNECT {
@@ -107,9 +118,11 @@ async fn answer_proxied(
         Ok(upstream) => upstream,
         Err(why) => return not_reached(&host, port, why),
     };
-    let host_header = host_header(&upstream.host, port);
+    let origin = Origin { scheme: SecretScheme::Http, host: &upstream.host, port };
     match Relay::open(upstream.stream).await {
-        Ok((mut relay, _)) => forward(request, host_header, &mut relay, slot).await,
+        Ok((mut relay, _)) => {
+            forward(request, &Destination { egress, origin }, &mut relay, slot).await
+        }
         Err(_) => bad_gateway("the host closed the connection"),
     }
 }
@@ -133,8 +146,7 @@ async fn open_tunnel(
     }
 }
 
-/// Serves HTTP inside a tunnel. `held` are the client's bytes that were read already. Requests are
-/// forwarded over the tunnel's connection; the tunnel ends when the host closes that connection.
+/// Serves unencrypted HTTP inside a tunnel. `held` are the client's bytes that were read already.
 pub(super) async fn serve_tunnel(
     client: impl Duplex,
     held: Vec<u8>,
@@ -142,23 +154,57 @@ pub(super) async fn serve_tunnel(
     egress: &Arc<SessionEgress>,
 ) {
     let Upstream { host, port, stream, .. } = upstream;
-    let Ok((relay, mut closed)) = Relay::open(stream).await else { return };
-    let tunnel = Arc::new(HttpTunnel { host, port, relay: Mutex::new(Some(relay)) });
+    let (reader, writer) = tokio::io::split(client);
+    let client = tokio::io::join(std::io::Cursor::new(held).chain(reader), writer);
+    let end = TunnelEnd { scheme: SecretScheme::Http, host, port };
+    serve_requests(client, Ok(stream), end, egress).await;
+}
+
+/// Where a tunnel leads.
+#[derive(Debug)]
+pub(super) struct TunnelEnd {
+    pub scheme: SecretScheme,
+    pub host: String,
+    pub port: u16,
+}
+
+/// Serves the requests in a tunnel. They are forwarded over the tunnel's connection; the tunnel ends when the host
+/// closes that connection. Without a connection each request is answered with the reason.
+pub(super) async fn serve_requests(
+    client: impl Duplex,
+    upstream: Result<impl Duplex, String>,
+    end: TunnelEnd,
+    egress: &Arc<SessionEgress>,
+) {
+    let opened = match upstream {
+        Ok(stream) => Relay::open(stream).await.map_err(|error| error.to_string()),
+        Err(why) => Err(why),
+    };
+    let (relay, failure, closed) = match opened {
+        Ok((relay, closed)) => (Some(relay), None, Some(closed)),
+        Err(why) => (None, Some(why), None),
+    };
+    let tunnel = Arc::new(HttpTunnel { end, relay: Mutex::new(relay), failure });
     let slot = UpgradeSlot::default();
     let service = service_fn(|request| {
         let (egress, slot, tunnel) = (egress.clone(), slot.clone(), tunnel.clone());
         async move { Ok::<_, Infallible>(answer_tunnelled(request, &tunnel, &egress, &slot).await) }
     });
-    let (reader, writer) = tokio::io::split(client);
-    let client = tokio::io::join(std::io::Cursor::new(held).chain(reader), writer);
     let served =
         server(egress.timeouts).serve_connection(TokioIo::new(client), service).with_upgrades();
     let mut served = pin!(served);
+    let closed = async {
+        match closed {
+            // The sender is dropped, never used.
+            Some(closed) => drop(closed.await),
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         // Requests first: a response that has arrived is forwarded before the close is handled.
         biased;
         _ = served.as_mut() => {}
-        _ = &mut closed => {
+        () = closed => {
             if slot.is_empty() {
                 served.as_mut().graceful_shutdown();
             }
@@ -166,17 +212,18 @@ pub(super) async fn serve_tunnel(
             let _ = served.as_mut().await;
         }
     }
-    if let Some(PendingUpgrade::WebSocket { client, host, driver }) = slot.take() {
-        join(client, host, driver).await;
+    if let Some(PendingUpgrade::WebSocket(ends)) = slot.take() {
+        join(ends).await;
     }
 }
 
 /// A tunnel that carries HTTP.
 struct HttpTunnel {
-    host: String,
-    port: u16,
+    end: TunnelEnd,
     /// Absent while a request is being forwarded.
     relay: Mutex<Option<Relay>>,
+    /// Why there is no connection to the host.
+    failure: Option<String>,
 }
 
 impl HttpTunnel {
@@ -187,32 +234,49 @@ impl HttpTunnel {
     fn put_back(&self, relay: Relay) {
         *self.relay.lock().expect("no holder of this lock can panic") = Some(relay);
     }
+
+    /// Whether a request in this tunnel may name the host. If a secret rule names either of the two, the host must be
+    /// the tunnel's own: a secret goes only to the host that the connection leads to.
+    fn is_for(&self, host: &str, egress: &SessionEgress) -> bool {
+        let TunnelEnd { scheme, host: own, port } = &self.end;
+        let sends_secrets = |host: &str| {
+            let origin = Origin { scheme: *scheme, host, port: *port };
+            egress.ledger.secrets().is_some_and(|secrets| secrets.names(&origin))
+        };
+        let is_guarded =
+            *scheme == SecretScheme::Https || sends_secrets(host) || sends_secrets(own);
+        if is_guarded { host == own } else { is_for(host, own, *port, egress) }
+    }
 }
 
 async fn answer_tunnelled(
     request: Request<Incoming>,
     tunnel: &HttpTunnel,
-    egress: &SessionEgress,
+    egress: &Arc<SessionEgress>,
     slot: &UpgradeSlot,
 ) -> ProxyResponse {
+    let TunnelEnd { scheme, host: own, port } = &tunnel.end;
     let Some(hosts) = requested_hosts(&request) else {
         return bad_request("the request's host is ambiguous or is no valid host name");
     };
     for host in &hosts {
-        if !is_for(host, &tunnel.host, tunnel.port, egress) {
+        if !tunnel.is_for(host, egress) {
             let why = RefusalReason::HttpHost;
-            egress.ledger.note(host, tunnel.port, Err(NotReached::Refused(why))).await;
-            return refused(host, tunnel.port, why);
+            egress.ledger.note(host, *port, Err(NotReached::Refused(why))).await;
+            return refused(host, *port, why);
         }
     }
     if request.method() == Method::CONNECT {
         return bad_request("CONNECT inside a tunnel is not supported; send it to the proxy");
     }
-    let host_header = host_header(hosts.first().unwrap_or(&tunnel.host), tunnel.port);
+    if let Some(why) = &tunnel.failure {
+        return bad_gateway(&format!("{own}:{port} cannot be reached by TLS: {why}"));
+    }
     let Some(mut relay) = tunnel.take() else {
         return bad_gateway("the host closed the connection");
     };
-    let response = forward(request, host_header, &mut relay, slot).await;
+    let origin = Origin { scheme: *scheme, host: hosts.first().unwrap_or(own), port: *port };
+    let response = forward(request, &Destination { egress, origin }, &mut relay, slot).await;
     tunnel.put_back(relay);
     response
 }
@@ -232,49 +296,15 @@ fn requested_hosts(request: &Request<Incoming>) -> Option<Vec<String>> {
         .collect()
 }
 
-/// Forwards a request with the checked host as its `Host` header, and returns the host's response.
-async fn forward(
-    mut request: Request<Incoming>,
-    host_header: Option<HeaderValue>,
-    relay: &mut Relay,
-    slot: &UpgradeSlot,
-) -> ProxyResponse {
-    let Some(host_header) = host_header else {
-        return bad_request("the host name cannot be a Host header");
-    };
-    let switch = Switch::requested_by(request.headers());
-    let client = hyper::upgrade::on(&mut request);
-    strip(request.headers_mut(), switch);
-    request.headers_mut().insert(HOST, host_header);
-    *request.version_mut() = Version::HTTP_11;
-    *request.uri_mut() = origin_form(request.uri());
-    let Ok(mut response) = relay.send(request).await else {
-        return bad_gateway("the host closed the connection");
-    };
-    let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    if switched && switch == Switch::No {
-        return bad_gateway("the host switched to a protocol that the request did not ask for");
-    }
-    strip(response.headers_mut(), if switched { switch } else { Switch::No });
-    let driver = relay.driver();
-    if switched {
-        let host = hyper::upgrade::on(&mut response);
-        slot.set(PendingUpgrade::WebSocket { client, host, driver: driver.clone() });
-    }
-    response.map(|body| {
-        // The body owns the driver: the connection stays open while the response is read.
-        let keep_driver = move |frame| {
-            let _ = &driver;
-            frame
-        };
-        body.map_frame(keep_driver).boxed_unsync()
-    })
-}
-
 /// Copies bytes between client and host after both switched to WebSocket.
-async fn join(client: OnUpgrade, host: OnUpgrade, driver: Arc<Driver>) {
+async fn join(ends: WebSocketEnds) {
+    let WebSocketEnds { client, host, driver, redactor } = ends;
     let (Ok(client), Ok(host)) = (client.await, host.await) else { return };
-    tunnel::copy(TokioIo::new(client), TokioIo::new(host)).await;
+    let (client, host) = (TokioIo::new(client), TokioIo::new(host));
+    match redactor {
+        None => tunnel::copy(client, host).await,
+        Some(redactor) => tunnel::copy_redacted(client, host, redactor).await,
+    }
     drop(driver);
 }
 
@@ -288,19 +318,4 @@ fn host_and_port(authority: &Authority, default_port: Option<u16>) -> Option<(St
         None => default_port,
     };
     Some((authority.host().to_owned(), port?))
-}
-
-/// The value of the `Host` header.
-fn host_header(host: &str, port: u16) -> Option<HeaderValue> {
-    let mut text = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    if port != DEFAULT_PORT {
-        text.push_str(&format!(":{port}"));
-    }
-    HeaderValue::try_from(text).ok()
-}
-
-/// The URI in origin form: only path and query, as an origin server expects it.
-fn origin_form(uri: &Uri) -> Uri {
-    let path = uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-    Uri::from(path)
 }

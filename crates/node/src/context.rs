@@ -22,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::pieces::RecentPieces;
 use crate::placeholders::Placeholders;
 use crate::provision::{Provision, ProvisionParts};
+use crate::secrets::Secrets;
 use crate::session::SessionHandle;
 use crate::trust::Trust;
 use crate::workers::Workers;
@@ -80,12 +81,23 @@ pub(crate) struct HostSide {
     pub cgroups: Arc<SessionCgroups>,
     /// Placeholders at protected names that do not exist.
     pub placeholders: Arc<Placeholders>,
+    pub secrets: Arc<Secrets>,
     /// Provides workers for sessions.
     pub provision: Arc<Provision>,
 }
 
+/// Parts of the node that are opened before it serves.
+#[derive(Debug)]
+pub(crate) struct NodeParts {
+    pub workers: Workers,
+    pub trust: Arc<Trust>,
+    pub secrets: Secrets,
+}
+
 impl HostSide {
-    fn new(config: &Arc<Config>, epoch: Epoch, workers: Workers, trust: Arc<Trust>) -> Self {
+    fn new(config: &Arc<Config>, epoch: Epoch, parts: NodeParts) -> Self {
+        let NodeParts { workers, trust, secrets } = parts;
+        let secrets = Arc::new(secrets);
         let workers = Arc::new(workers);
         let cgroups = Arc::new(SessionCgroups::new(CgroupSupport::detect(), &config.runtime_dir));
         let keepers = Arc::new(Keepers::new(config.clone()));
@@ -99,8 +111,9 @@ impl HostSide {
             placeholders: placeholders.clone(),
             keepers: keepers.clone(),
             cgroups: cgroups.clone(),
+            secrets: secrets.clone(),
         }));
-        Self { workers, keepers, cgroups, placeholders, provision }
+        Self { workers, keepers, cgroups, placeholders, secrets, provision }
     }
 }
 
@@ -110,11 +123,10 @@ impl Context {
         tcp: Option<SocketAddr>,
         journal: Journal,
         epoch: Epoch,
-        workers: Workers,
-        trust: Arc<Trust>,
+        parts: NodeParts,
     ) -> Self {
         let config = Arc::new(config);
-        let host = HostSide::new(&config, epoch, workers, trust);
+        let host = HostSide::new(&config, epoch, parts);
         let started_at_ms = crate::clock::now_ms();
         let serving = Serving {
             log: Arc::new(journal.clone()),

@@ -11,6 +11,7 @@ mod node;
 pub mod openapi;
 mod output;
 mod reply;
+mod secrets;
 mod server;
 mod sessions;
 mod tcp;
@@ -22,7 +23,7 @@ mod wire;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 
 use crate::context::Context;
 
@@ -44,6 +45,9 @@ fn router(context: App) -> Router {
         .route("/v1/sessions/{session}/turns/{turn}/input", post(turns::input))
         .route("/v1/sessions/{session}/events", get(events::events))
         .route("/v1/sessions/{session}/egress", get(egress::log))
+        .route("/v1/sessions/{session}/secrets", get(secrets::rules).put(secrets::set_rules))
+        .route("/v1/secrets", get(secrets::list))
+        .route("/v1/secrets/{name}", put(secrets::set).delete(secrets::remove))
         .route("/v1/sessions/{session}/files", get(files::list).post(files::write_back))
         .route(
             "/v1/sessions/{session}/files/{*path}",

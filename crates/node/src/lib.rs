@@ -25,6 +25,7 @@ mod pieces;
 mod placeholders;
 mod provision;
 mod run;
+mod secrets;
 mod session;
 mod session_dirs;
 mod trust;

@@ -41,6 +41,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::keepers::Keepers;
 use crate::placeholders::Placeholders;
+use crate::secrets::Secrets;
 use crate::trust::Trust;
 use crate::workers::{Recipe, Workers};
 
@@ -70,6 +71,7 @@ pub(crate) struct ProvisionParts {
     pub placeholders: Arc<Placeholders>,
     pub keepers: Arc<Keepers>,
     pub cgroups: Arc<SessionCgroups>,
+    pub secrets: Arc<Secrets>,
 }
 
 /// The session that a worker is for.
@@ -82,9 +84,9 @@ pub(crate) struct SessionSpec<'a> {
 
 impl Provision {
     pub fn new(parts: ProvisionParts) -> Self {
-        let ProvisionParts { config, epoch, trust, workers, placeholders, keepers, cgroups } =
-            parts;
-        let planner = Planner::new(config.clone(), cgroups.support().clone());
+        let ProvisionParts { config, epoch, trust, workers, placeholders, keepers, .. } = parts;
+        let cgroups = parts.cgroups;
+        let planner = Planner::new(config.clone(), cgroups.support().clone(), parts.secrets);
         let environments = Environments::new(&config, trust.clone());
         let makers = Makers { keepers, cgroups };
         Self { config, epoch, trust, workers, placeholders, makers, planner, environments }

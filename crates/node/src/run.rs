@@ -18,9 +18,10 @@ use windlass_protocol::SessionId;
 use windlass_protocol::api::StopSessions;
 
 use crate::config::{Config, Reach};
-use crate::context::Context;
+use crate::context::{Context, NodeParts};
 use crate::http::{self, Listener, TcpGate};
 use crate::instance::{ClaimError, RuntimeDirClaim};
+use crate::secrets::Secrets;
 use crate::session::Request;
 use crate::session::take_over::take_over;
 use crate::session::writable_roots;
@@ -61,6 +62,7 @@ pub enum RunError {
 /// is called when clients can connect.
 pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Result<(), RunError> {
     windlass_procs::memory::share_heaps();
+    forbid_core_files();
     let failed = |act| move |cause| RunError::Io { act, cause };
     let (mut claim, listener) = RuntimeDirClaim::take(&config)?;
     let egress_listener = claim.listen(config.egress_socket())?;
@@ -81,7 +83,9 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
     let trust = Arc::new(Trust::open(&config.state_dir, config.written_dirs(), earlier));
     let workers =
         Workers::prepare(&config, trust.clone()).map_err(failed("lay out the workers"))?;
-    let context = Arc::new(Context::new(config, tcp, journal, epoch, workers, trust));
+    let secrets = Secrets::open(&config.state_dir).map_err(failed("read the secrets"))?;
+    let parts = NodeParts { workers, trust, secrets };
+    let context = Arc::new(Context::new(config, tcp, journal, epoch, parts));
     let reaped = context.clone();
     tokio::spawn(context.host.keepers.clone().reap(move || retry_cgroups(&reaped)));
     take_over_all(&context).await;
@@ -91,6 +95,7 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
         .sweep(|id| SessionId::parse(id).is_ok_and(|id| context.sessions.knows(&id)));
     tokio::spawn(context.host.cgroups.clone().tend());
     context.host.placeholders.take_over(|id| context.sessions.knows(id));
+    context.host.secrets.live_rules.sweep(|id| context.sessions.knows(id));
     tokio::spawn(provision::tend(context.host.provision.clone()));
     let sessions = context.clone();
     let find = Arc::new(move |id: &SessionId| sessions.sessions.find(id)?.egress);
@@ -246,6 +251,15 @@ async fn leave_sessions(context: &Arc<Context>, sessions: StopSessions) {
     }
     if let Err(error) = context.journal.flush_index() {
         tracing::warn!(%error, "the index is behind; the next node catches up");
+    }
+}
+
+/// The node's memory has the values of secrets, so a crash leaves no core file.
+fn forbid_core_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = rustix::process::Rlimit { current: Some(0), ..getrlimit(Resource::Core) };
+    if let Err(error) = setrlimit(Resource::Core, limit) {
+        tracing::warn!(%error, "cannot forbid core files of the node");
     }
 }
 

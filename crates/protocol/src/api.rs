@@ -3,6 +3,7 @@
 mod egress;
 mod files;
 mod forks;
+mod secrets;
 mod servers;
 mod workers;
 
@@ -17,6 +18,7 @@ pub use files::{
     FileEventKind, FileKind, FileList, FileWritten, FilesQuery, WatchQuery, WrittenBack,
 };
 pub use forks::{CopyScope, ForkSession, ForkedSession, LeftOutDirectory, LeftOutReason};
+pub use secrets::{SecretInfo, SecretList, SessionSecretRules, SetSecretRules};
 pub use servers::{
     Server, ServerList, ServerSessions, ServerState, ServersQuery, SessionTool, SessionTools,
     SessionToolsQuery,

@@ -10,10 +10,16 @@ use crate::confinement::{Control, Isolation};
 mod home;
 mod hosts;
 mod names;
+mod secrets;
 mod tools;
 pub use home::expand_home;
 pub use hosts::{BadHostRule, HostRule, HostRules, normal_host};
 pub use names::{HOME_DIRECTORIES, TRUSTED_ANYWHERE, TRUSTED_AT_HOME};
+pub use secrets::{
+    BadSecretName, BadSecretRule, BodyPlaceholder, PLACEHOLDER_END, PLACEHOLDER_START,
+    SECRET_IN_TEMPLATE, SECRET_NAME_CHARS_MAX, SecretName, SecretPosition, SecretRule,
+    SecretScheme, SecretTarget,
+};
 pub use tools::{BadToolRule, ToolRule};
 
 /// Maximum number of entries in one list of a policy (hidden paths, host rules and others). A longer list is
@@ -90,6 +96,9 @@ pub struct PolicyRequest {
     /// Tools that a client offers to its own sessions need no rule.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<ToolRule>,
+    /// Where the egress proxy may send secrets of the node. The hosts of these rules are allowed too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretRule>,
     /// Controls without which the session does not start, instead of the preset's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required: Option<Vec<Control>>,
@@ -120,6 +129,9 @@ pub struct Policy {
     /// Tools of the node's MCP servers that the code may call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<ToolRule>,
+    /// Where the egress proxy may send secrets of the node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretRule>,
     /// Controls without which the session does not start.
     pub required: Vec<Control>,
 }
@@ -268,6 +280,13 @@ pub enum PolicyError {
     NotAbsolute { list: &'static str, path: String },
     #[error("the limit {limit} is 0; leave it out or set it to at least 1")]
     Zero { limit: &'static str },
+    #[error(transparent)]
+    Secret(#[from] BadSecretRule),
+    #[error(
+        "secrets need a list of hosts as network access: with an open network, requests do not go through the \
+         proxy that inserts secrets"
+    )]
+    SecretsWithOpenNetwork,
 }
 
 impl PolicyRequest {
@@ -290,6 +309,7 @@ impl PolicyRequest {
         policy.limits = self.limits.or(policy.limits);
         policy.environment.extend(self.environment.iter().cloned());
         policy.tools.clone_from(&self.tools);
+        policy.set_secrets(self.secrets.clone())?;
         match (&self.required, self.isolation) {
             (Some(required), _) => policy.required.clone_from(required),
             // The client requests `none` by name and lists no required controls, so none are required.
@@ -323,6 +343,7 @@ impl PolicyRequest {
             ("shown", self.shown.len()),
             ("environment", self.environment.len()),
             ("tools", self.tools.len()),
+            ("secrets", self.secrets.len()),
             ("network", hosts),
         ];
         if let Some((list, _)) = lengths.into_iter().find(|(_, length)| *length > LIST_MAX) {
@@ -379,8 +400,34 @@ impl Policy {
             limits: Limits::DEFAULT,
             environment: Vec::new(),
             tools: Vec::new(),
+            secrets: Vec::new(),
             required: Control::REQUIRED.to_vec(),
         }
+    }
+
+    /// Sets the secret rules, and allows their hosts.
+    fn set_secrets(&mut self, rules: Vec<SecretRule>) -> Result<(), PolicyError> {
+        rules.iter().try_for_each(SecretRule::check)?;
+        if !rules.is_empty() {
+            let mut hosts = match &mut self.network {
+                Network::None => Vec::new(),
+                Network::Hosts(HostRules(hosts)) => std::mem::take(hosts),
+                Network::Open => return Err(PolicyError::SecretsWithOpenNetwork),
+            };
+            for SecretTarget { host, port, .. } in rules.iter().map(|rule| &rule.to) {
+                if !hosts.iter().any(|allowed| allowed.matches(host, *port)) {
+                    hosts.push(HostRule {
+                        host: host.clone(),
+                        any_below: false,
+                        port: Some(*port),
+                        address: None,
+                    });
+                }
+            }
+            self.network = Network::Hosts(HostRules(hosts));
+        }
+        self.secrets = rules;
+        Ok(())
     }
 }
 
@@ -487,6 +534,28 @@ mod tests {
         assert!(!stored.contains("unix_sockets"));
         assert_eq!(serde_json::from_str::<Policy>(&stored).unwrap(), policy);
         policy.unix_sockets = UnixSockets::None;
+        let stored = serde_json::to_string(&policy).unwrap();
+        assert_eq!(serde_json::from_str::<Policy>(&stored).unwrap(), policy);
+    }
+
+    #[test]
+    fn the_hosts_of_secret_rules_are_allowed() {
+        let resolved = |network: &str| {
+            let request = format!(
+                r#"{{"network": {network}, "secrets": [
+                    {{"name": "K", "to": "https://a.test/v1"}}, {{"name": "K", "to": "http://b.test:81"}}]}}"#
+            );
+            serde_json::from_str::<PolicyRequest>(&request).unwrap().resolve()
+        };
+        let network = |rules: &[&str]| {
+            let rules = rules.iter().map(|rule| HostRule::parse(rule).unwrap());
+            Network::Hosts(HostRules(rules.collect()))
+        };
+        let policy = resolved("\"none\"").unwrap();
+        assert_eq!(policy.network, network(&["a.test:443", "b.test:81"]));
+        let policy = resolved(r#"{"hosts": ["a.test=10.0.0.1"]}"#).unwrap();
+        assert_eq!(policy.network, network(&["a.test=10.0.0.1", "b.test:81"]));
+        assert_eq!(resolved("\"open\""), Err(PolicyError::SecretsWithOpenNetwork));
         let stored = serde_json::to_string(&policy).unwrap();
         assert_eq!(serde_json::from_str::<Policy>(&stored).unwrap(), policy);
     }

@@ -5,6 +5,7 @@
 
 pub mod attacks;
 pub mod bombs;
+mod certificates;
 pub mod escape;
 mod gate;
 mod load;
@@ -22,6 +23,7 @@ mod skip;
 mod tool_host;
 mod wait;
 
+pub use certificates::TestCertificates;
 pub use gate::{AtGate, Gate};
 pub use load::Load;
 pub use mcp::McpClient;

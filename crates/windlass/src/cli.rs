@@ -7,8 +7,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     attach, completions, doctor, down, du, egress, environments, fork, install, interrupt, kernels,
-    kill, logs, man, mcp, node, policy, prune, ps, repl, run, servers, status, token, tools,
-    uninstall, up, worker, workers,
+    kill, logs, man, mcp, node, policy, prune, ps, repl, run, secret, servers, status, token,
+    tools, uninstall, up, worker, workers,
 };
 use crate::terminal::Terminal;
 
@@ -48,6 +48,7 @@ enum CliCommand {
     Ps(ps::Args),
     Logs(logs::Args),
     Egress(egress::Args),
+    Secret(secret::Args),
     Tools(tools::Args),
     Servers(servers::Args),
     Environments(environments::Args),
@@ -112,6 +113,7 @@ fn dispatch(command: CliCommand, terminal: &mut Terminal) -> anyhow::Result<Exit
             CliCommand::Ps(args) => ps::run(args, terminal).await,
             CliCommand::Logs(args) => logs::run(args, terminal).await,
             CliCommand::Egress(args) => egress::run(args, terminal).await,
+            CliCommand::Secret(args) => secret::run(args, terminal).await,
             CliCommand::Tools(args) => tools::run(args, terminal).await,
             CliCommand::Servers(args) => servers::run(args, terminal).await,
             CliCommand::Environments(args) => environments::run(args, terminal).await,

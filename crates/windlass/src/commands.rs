@@ -24,6 +24,7 @@ pub mod prune;
 pub mod ps;
 pub mod repl;
 pub mod run;
+pub mod secret;
 pub mod servers;
 pub mod status;
 pub mod token;

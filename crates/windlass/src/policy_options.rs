@@ -7,7 +7,8 @@ use anyhow::{Context, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use windlass_protocol::confinement::Isolation;
 use windlass_protocol::policy::{
-    BadToolRule, HostRule, HostRules, Network, Policy, PolicyRequest, Preset, ToolRule, UnixSockets,
+    BadToolRule, HostRule, HostRules, Network, Policy, PolicyRequest, Preset, SecretRule, ToolRule,
+    UnixSockets,
 };
 
 use crate::size;
@@ -28,6 +29,10 @@ pub struct PolicyOptions {
     /// Allow a host: name, name:port, *.name or name=address; can be repeated
     #[arg(long, value_name = "RULE", value_parser = HostRule::parse)]
     allow_host: Vec<HostRule>,
+    /// Send a secret of the node to a URL: NAME=https://api.example.com/v1/; options: ,header=H ,query=Q ,template=T
+    /// ,basic_user=U ,env=E ,methods=GET+POST ,body=pass; can be repeated
+    #[arg(long, value_name = "RULE", value_parser = SecretRule::parse)]
+    secret: Vec<SecretRule>,
     /// Unix sockets that the session may create: local, or none (only connected pairs); default: local
     #[arg(long, value_name = "WHICH", value_parser = unix_sockets())]
     unix_sockets: Option<UnixSockets>,
@@ -81,6 +86,7 @@ impl PolicyOptions {
         if !self.allow_host.is_empty() {
             request.network = Some(with_hosts(request.network.take(), &self.allow_host));
         }
+        request.secrets.extend(self.secret.iter().cloned());
         request.unix_sockets = self.unix_sockets.or(request.unix_sockets);
         let absolute = |path: &String| absolute(path, here);
         request.writable.extend(self.writable.iter().map(absolute));

@@ -13,6 +13,9 @@ export interface ApiError {
   retryable: boolean;
 }
 
+/** What happens to a request whose body has a placeholder. */
+export type BodyPlaceholder = "refuse" | "pass";
+
 /** The number of a host tool call, which the worker assigns. A fresh worker starts from 1 again, so only turn and call together identify a call. */
 export type CallNo = number;
 
@@ -727,6 +730,8 @@ export interface Policy {
   readable: string[];
   /** Controls without which the session does not start. */
   required: Control[];
+  /** Where the egress proxy may send secrets of the node. */
+  secrets?: SecretRule[];
   /** Tools of the node's MCP servers that the code may call. */
   tools?: ToolRule[];
   unix_sockets?: UnixSockets;
@@ -752,6 +757,8 @@ export interface PolicyRequest {
   readable?: string[] | null;
   /** Controls without which the session does not start, instead of the preset's. */
   required?: Control[] | null;
+  /** Where the egress proxy may send secrets of the node. The hosts of these rules are allowed too. */
+  secrets?: SecretRule[];
   /** Entries to remove from the preset's hidden and protected lists. */
   shown?: string[];
   /** Tools of the node's MCP servers that the code may call: `files.read`, `files.*`, `*`. Default: none. Tools that a client offers to its own sessions need no rule. */
@@ -832,6 +839,40 @@ export interface SearchResult {
   more: boolean;
 }
 
+/** A secret, without its value. */
+export interface SecretInfo {
+  name: string;
+  /** When the value was set. */
+  set_at_ms: number;
+}
+
+/** The secrets of the node, without their values. */
+export interface SecretList {
+  secrets: SecretInfo[];
+}
+
+/** Where a secret may go, and how. A request gets the value if its URL starts with `to` and `methods` names its method. In such a request the proxy replaces the placeholder in the header or the query parameter; if the request has no such header or parameter, the proxy adds it. */
+export interface SecretRule {
+  /** The user name of basic authentication, instead of a template: the value is the password. */
+  basic_user?: string | null;
+  /** Whether a placeholder in the body of a request to `to` is refused. `pass` is for model APIs: an agent that prints its environment sends the placeholder with every later prompt. */
+  body?: BodyPlaceholder;
+  /** The environment variable that holds the placeholder. Default: the secret's name. */
+  env?: string | null;
+  /** The header that carries the value. Default: `authorization`, unless `query` is set. */
+  header?: string | null;
+  /** The methods of the requests, for example `["GET"]`. Default: all. */
+  methods?: string[];
+  /** The secret, as in `windlass secret set NAME`. */
+  name: string;
+  /** The query parameter that carries the value, instead of a header. */
+  query?: string | null;
+  /** The header or the parameter that the proxy adds to a request without one: `{secret}` stands for the value. Default: `Bearer {secret}` in `authorization`, else `{secret}`. */
+  template?: string | null;
+  /** The start of the URLs: `https://api.example.com/v1/`. With `http://` the value is sent unencrypted. */
+  to: string;
+}
+
 /** The sequence number of an event in its session, from 1. Clients resume from it. */
 export type Seq = number;
 
@@ -894,6 +935,13 @@ export interface SessionList {
   sessions: Session[];
 }
 
+/** The secret rules of a live session. */
+export interface SessionSecretRules {
+  /** What the session's code sends instead of each secret, by name. */
+  placeholders: Record<string, string>;
+  rules: SecretRule[];
+}
+
 export type SessionState = "starting" | "idle" | "busy" | "awaiting_input" | "interrupting" | "restarting" | "ended";
 
 export interface SessionTool {
@@ -908,6 +956,11 @@ export interface SessionTools {
   /** Whether there are more tools. */
   more: boolean;
   tools: SessionTool[];
+}
+
+/** New secret rules for a live session, instead of the ones that it has. */
+export interface SetSecretRules {
+  rules: SecretRule[];
 }
 
 /** What the start of a worker cost, and what was prepared for it. */

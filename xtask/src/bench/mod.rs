@@ -20,6 +20,7 @@ mod peers;
 mod promised;
 mod python;
 mod recovery;
+mod secrets;
 mod throughput;
 mod tools;
 mod turn_cpu;
@@ -100,6 +101,7 @@ const BENCHES: &[Measurement] = &[
         figures: &["mcp_turn", "mcp_added_latency", "mcp_bridge_mib"],
         measure: mcp::turns,
     },
+    Measurement { figures: &["secret_first", "secret_kept"], measure: secrets::measure },
     Measurement { figures: &["turn_beside_busy", "work_beside_busy"], measure: fairness::measure },
     Measurement {
         figures: &["neighbour_quiet_p95", "neighbour_bombed_p95"],

@@ -13,13 +13,15 @@ use crate::Decision;
 use crate::ledger::Ledger;
 use crate::proxy;
 use crate::reach::{Resolver, SessionEgress};
+use crate::secrets::SessionSecrets;
 use crate::timeouts::ProxyTimeouts;
 
 /// A test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Time limits that only the tests of time limits reach.
-const UNHURRIED: ProxyTimeouts = ProxyTimeouts { head: PATIENCE, hello: PATIENCE, idle: PATIENCE };
+pub const UNHURRIED: ProxyTimeouts =
+    ProxyTimeouts { head: PATIENCE, hello: PATIENCE, idle: PATIENCE };
 
 /// A proxy for one session.
 pub struct World {
@@ -41,10 +43,24 @@ impl World {
         timeouts: ProxyTimeouts,
         answers: &[&str],
     ) -> Self {
+        Self::with_secrets(rules, host, timeouts, answers, None).await
+    }
+
+    pub async fn with_secrets(
+        rules: &[&str],
+        host: &Host,
+        timeouts: ProxyTimeouts,
+        answers: &[&str],
+        secrets: Option<SessionSecrets>,
+    ) -> Self {
         let port = host.address.port().to_string();
         let rules = rules.iter().map(|rule| HostRule::parse(&rule.replace("{}", &port)).unwrap());
         let (inbox, events) = mpsc::channel(1024);
-        let ledger = Arc::new(Ledger::new(HostRules(rules.collect()), Box::new(inbox), || 0));
+        let ledger = Ledger::new(HostRules(rules.collect()), Box::new(inbox), || 0);
+        let ledger = Arc::new(match secrets {
+            Some(secrets) => ledger.with_secrets(secrets),
+            None => ledger,
+        });
         let answers: Vec<IpAddr> = answers.iter().map(|answer| answer.parse().unwrap()).collect();
         let resolver = Arc::new(Resolver::Script(Mutex::new(vec![answers])));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

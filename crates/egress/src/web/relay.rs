@@ -11,16 +11,16 @@ use hyper::header::{
 };
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::HEAD_BYTES_MAX;
-use crate::meter::Metered;
+use crate::secrets::bodies::ForwardedBody;
+use crate::tunnel::Duplex;
 
 /// A connection to a host, used for one request at a time.
 pub(super) struct Relay {
-    sender: SendRequest<Incoming>,
+    sender: SendRequest<ForwardedBody>,
     driver: Arc<Driver>,
 }
 
@@ -37,7 +37,7 @@ impl Drop for Driver {
 pub(super) type HostClosed = oneshot::Receiver<Infallible>;
 
 impl Relay {
-    pub async fn open(stream: Metered<TcpStream>) -> hyper::Result<(Self, HostClosed)> {
+    pub async fn open(stream: impl Duplex) -> hyper::Result<(Self, HostClosed)> {
         let (sender, connection) =
             Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await?;
         let (open, closed) = oneshot::channel();
@@ -49,7 +49,10 @@ impl Relay {
         Ok((Self { sender, driver: Arc::new(Driver(driver)) }, closed))
     }
 
-    pub async fn send(&mut self, request: Request<Incoming>) -> hyper::Result<Response<Incoming>> {
+    pub async fn send(
+        &mut self,
+        request: Request<ForwardedBody>,
+    ) -> hyper::Result<Response<Incoming>> {
         self.sender.ready().await?;
         self.sender.send_request(request).await
     }

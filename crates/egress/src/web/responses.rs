@@ -31,7 +31,7 @@ pub(super) fn not_reached(host: &str, port: u16, why: NotReached) -> ProxyRespon
         NotReached::TooSlow => {
             say(StatusCode::GATEWAY_TIMEOUT, format!("windlass: {host}:{port}: {why}\n"))
         }
-        NotReached::Unknown | NotReached::Unreachable => {
+        NotReached::Unknown | NotReached::Unreachable | NotReached::BadTls => {
             bad_gateway(&format!("{host}:{port}: {why}"))
         }
     }
@@ -40,20 +40,30 @@ pub(super) fn not_reached(host: &str, port: u16, why: NotReached) -> ProxyRespon
 /// The policy does not allow the host. Many programs show only the status line, so the status line
 /// also carries the reason.
 pub(super) fn refused(host: &str, port: u16, why: RefusalReason) -> ProxyResponse {
-    let rule = match why {
-        RefusalReason::PrivateAddress => format!("{host}:{port}=ADDRESS"),
-        _ => format!("{host}:{port}"),
+    let (list, remedy) = match why {
+        RefusalReason::SecretPlaceholder => (
+            "policy.secrets",
+            "send the placeholder only to the URL and in the header or parameter of its rule in policy.secrets"
+                .to_owned(),
+        ),
+        RefusalReason::SecretMissing => {
+            ("policy.secrets", "set the secret with `windlass secret set NAME`".to_owned())
+        }
+        RefusalReason::PrivateAddress => ("policy.network.hosts", allow(&format!("{host}:{port}=ADDRESS"))),
+        _ => ("policy.network.hosts", allow(&format!("{host}:{port}"))),
     };
-    let text = format!(
-        "windlass: {host}:{port} is refused: {why}; to allow it, create the session with \
-         policy.network.hosts: [{rule:?}]\n"
-    );
+    let text = format!("windlass: {host}:{port} is refused: {why}; {remedy}\n");
     let mut response = say(StatusCode::FORBIDDEN, text);
-    let phrase = format!("Refused by policy.network.hosts: {why}");
+    let phrase = format!("Refused by {list}: {why}");
     if let Ok(phrase) = ReasonPhrase::try_from(phrase) {
         response.extensions_mut().insert(phrase);
     }
     response
+}
+
+/// How to allow a host.
+fn allow(rule: &str) -> String {
+    format!("to allow it, create the session with policy.network.hosts: [{rule:?}]")
 }
 
 fn say(status: StatusCode, text: String) -> ProxyResponse {

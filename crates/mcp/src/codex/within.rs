@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use windlass_protocol::confinement::{Control, Isolation};
-use windlass_protocol::policy::{Network, Policy, PolicyRequest, Preset};
+use windlass_protocol::policy::{Network, Policy, PolicyRequest, Preset, SecretRule};
 
 use super::CallSandbox;
 
@@ -55,7 +55,16 @@ fn both(codex: PolicyRequest, options: &PolicyRequest, workspace: Option<&Path>)
         environment: options.environment.clone(),
         // Codex also calls servers outside of its sandbox, and its user named these tools.
         tools: options.tools.clone(),
+        secrets: secrets(&codex, options),
         required: Some(required),
+    }
+}
+
+/// The secrets of the options, if Codex lets the call use the network. Their hosts would be allowed otherwise.
+fn secrets(codex: &PolicyRequest, options: &PolicyRequest) -> Vec<SecretRule> {
+    match codex.network {
+        Some(Network::Open) => options.secrets.clone(),
+        Some(Network::None | Network::Hosts(_)) | None => Vec::new(),
     }
 }
 

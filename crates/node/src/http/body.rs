@@ -48,6 +48,20 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
     }
 }
 
+/// A request's body as text. An error never repeats the text.
+pub(super) struct TextBody(pub String);
+
+impl FromRequest<App> for TextBody {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Refusal> {
+        let bytes = read(request.into_body(), &app.serving.bounds.input).await?;
+        let text =
+            String::from_utf8(bytes.into()).map_err(|_| bad_request("the body is not UTF-8"))?;
+        Ok(Self(text))
+    }
+}
+
 /// Reads a whole body, within the time limit and the node's budget for input.
 async fn read(body: Body, budget: &Arc<Budget>) -> Result<Bytes, Refusal> {
     within(BODY_WAIT, collect(body, budget)).await.unwrap_or_else(|| {

@@ -3,7 +3,7 @@
 
 use utoipa::OpenApi;
 
-use super::{egress, events, files, node, output, sessions, tools, tools_list, turns};
+use super::{egress, events, files, node, output, secrets, sessions, tools, tools_list, turns};
 
 /// The OpenAPI document.
 #[derive(Debug, OpenApi)]
@@ -30,6 +30,11 @@ use super::{egress, events, files, node, output, sessions, tools, tools_list, tu
         turns::input,
         events::events,
         egress::log,
+        secrets::list,
+        secrets::set,
+        secrets::remove,
+        secrets::rules,
+        secrets::set_rules,
         files::list,
         files::content,
         files::put,

@@ -20,6 +20,7 @@ use super::session_dir::{self, SessionDir};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::placeholders::Placeholders;
+use crate::secrets::Secrets;
 use crate::workers::Recipe;
 use windlass_egress::proxy_environment;
 
@@ -31,6 +32,7 @@ const PRIVATE_TMP: &str = "/tmp";
 pub(crate) struct Planner {
     config: Arc<Config>,
     cgroups: CgroupSupport,
+    secrets: Arc<Secrets>,
     machine: OnceLock<MachineSupport>,
     /// The cached survey of the files around sessions.
     surroundings: SurveyCache,
@@ -51,10 +53,11 @@ pub(super) struct SessionPlan {
 }
 
 impl Planner {
-    pub fn new(config: Arc<Config>, cgroups: CgroupSupport) -> Self {
+    pub fn new(config: Arc<Config>, cgroups: CgroupSupport, secrets: Arc<Secrets>) -> Self {
         Self {
             config,
             cgroups,
+            secrets,
             machine: OnceLock::new(),
             surroundings: SurveyCache::default(),
             homes: homes::homes(),
@@ -82,6 +85,7 @@ impl Planner {
             dir.make_tmp(&self.config, self.config.tmp_of(id))?;
         }
         let mut site = self.site(recipe, dir);
+        site.node_files.extend(self.secrets.trusted_dir(policy).map(Path::to_owned));
         let is_own = dir.workspace_is_new && policy.writable.is_empty();
         if !is_own && holds_names(policy, machine) {
             site.names = Some(placeholders.acquire(id, || names_at(policy, &site)));
@@ -97,6 +101,8 @@ impl Planner {
             check_interpreter(&place, recipe)?;
         }
         environment(policy, &plan, dir.tmp.as_deref(), recipe);
+        // Placeholders come last: no variable of the same name brings a real value into the session.
+        recipe.env.extend(self.secrets.environment(policy));
         Ok(SessionPlan { plan, text, around, writable: writable(policy, place) })
     }
 

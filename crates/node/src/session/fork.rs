@@ -277,12 +277,25 @@ async fn make(
             return Err(failure);
         }
     };
+    inherit_secret_rules(context, &original.id, id);
     let (actor, handle) = start::assemble(context, SessionMachine::twin(), log, link, spec);
     context.admit(handle.clone());
     context.metrics.session_created();
     tokio::spawn(actor.run());
     let NotCopied { directories, directories_more, .. } = left_out;
     Ok(NewTwin { handle, done, left_out: directories, left_out_more: directories_more })
+}
+
+/// Gives a twin the secret rules that were changed on the original.
+fn inherit_secret_rules(context: &Context, original: &SessionId, twin: &SessionId) {
+    let rules = &context.host.secrets.live_rules;
+    let copied = rules.load(original).and_then(|changed| match changed {
+        Some(changed) => rules.store(twin, &changed),
+        None => Ok(()),
+    });
+    if let Err(error) = copied {
+        tracing::error!(session = %twin, %error, "cannot copy the changed secret rules to a twin");
+    }
 }
 
 /// Makes a twin's journal and connects to its keeper, which listens already.

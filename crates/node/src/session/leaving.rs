@@ -106,6 +106,7 @@ async fn remove_belongings(actor: &mut Actor) {
             context.host.cgroups.remove(&dirs);
         }
         context.host.placeholders.release(&id);
+        context.host.secrets.live_rules.remove(&id);
         if let Some(room) = room {
             session_dirs::remove_empty(&context.config, &room);
         }

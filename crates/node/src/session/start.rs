@@ -159,6 +159,10 @@ fn prepare(
     if context.journal.has_session(id) {
         return Err(exists(id));
     }
+    if !policy.secrets.is_empty() {
+        // Makes the proxy's certificates before the session's code can look for them.
+        context.host.secrets.for_session(Vec::new())?;
+    }
     let lease = context.host.provision.acquire(&SessionSpec { id, wanted, policy: &policy })?;
     let spec = spec_of(context, wanted, policy, &lease);
     match record(context, id, wanted, &lease, &spec) {
@@ -270,6 +274,35 @@ fn policy_of(workers: &Workers, wanted: &CreateSession) -> Result<Policy, Failur
         .map_err(|error| Failure::new(ErrorCode::BadRequest, error.to_string()))
 }
 
+/// The egress ledger of a session whose policy is a list of hosts. Without its secrets, which cannot be opened, the
+/// session goes on: its code then sends placeholders.
+fn ledger_of(
+    context: &Context,
+    id: &SessionId,
+    spec: &Spec,
+    owner: OwnerInbox,
+) -> Option<Arc<Ledger>> {
+    let ledger = Ledger::new(spec.hosts()?, Box::new(owner), now_ms);
+    let made_with = spec.policy.as_ref().map(|policy| policy.secrets.clone()).unwrap_or_default();
+    if made_with.is_empty() {
+        return Some(Arc::new(ledger));
+    }
+    let rules = match context.host.secrets.live_rules.load(id) {
+        Ok(changed) => changed.unwrap_or(made_with),
+        Err(error) => {
+            tracing::error!(session = %id, %error, "cannot read the changed secret rules; using none");
+            Vec::new()
+        }
+    };
+    Some(Arc::new(match context.host.secrets.for_session(rules) {
+        Ok(secrets) => ledger.with_secrets(secrets),
+        Err(failure) => {
+            tracing::error!(session = %id, error = failure.message, "no secrets for this session");
+            ledger
+        }
+    }))
+}
+
 /// Builds a session's owner and its handle. The attach is sent; the keeper must still answer it.
 pub(super) fn assemble(
     context: &Arc<Context>,
@@ -285,9 +318,7 @@ pub(super) fn assemble(
     let (seen, seen_receiver) = watch::channel(log.facts().last_seq);
     let info = Arc::new(Mutex::new(info_with(log.facts(), machine.state(), &spec)));
     let clients = ClientPresence::default();
-    let egress = spec
-        .hosts()
-        .map(|rules| Arc::new(Ledger::new(rules, Box::new(OwnerInbox(sender.clone())), now_ms)));
+    let egress = ledger_of(context, &id, &spec, OwnerInbox(sender.clone()));
     let handle = SessionHandle {
         id: id.clone(),
         inbox: sender,

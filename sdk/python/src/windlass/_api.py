@@ -19,6 +19,9 @@ class ApiError(TypedDict):
     # Whether the same request may succeed later.
     retryable: bool
 
+# What happens to a request whose body has a placeholder.
+BodyPlaceholder = Literal["refuse", "pass"]
+
 # The number of a host tool call, which the worker assigns. A fresh worker starts from 1 again, so only turn and call together identify a call.
 CallNo = int
 
@@ -861,6 +864,8 @@ class Policy(_Policy, total=False):
 
     # Absent: the strongest level that the machine supports.
     isolation: Optional[Isolation]
+    # Where the egress proxy may send secrets of the node.
+    secrets: list[SecretRule]
     # Tools of the node's MCP servers that the code may call.
     tools: list[ToolRule]
     unix_sockets: UnixSockets
@@ -884,6 +889,8 @@ class PolicyRequest(TypedDict, total=False):
     readable: Optional[list[str]]
     # Controls without which the session does not start, instead of the preset's.
     required: Optional[list[Control]]
+    # Where the egress proxy may send secrets of the node. The hosts of these rules are allowed too.
+    secrets: list[SecretRule]
     # Entries to remove from the preset's hidden and protected lists.
     shown: list[str]
     # Tools of the node's MCP servers that the code may call: `files.read`, `files.*`, `*`. Default: none. Tools that a client offers to its own sessions need no rule.
@@ -973,6 +980,46 @@ class SearchResult(TypedDict):
     # Whether more matches follow the last one.
     more: bool
 
+
+class SecretInfo(TypedDict):
+    """A secret, without its value."""
+
+    name: str
+    # When the value was set.
+    set_at_ms: int
+
+
+class SecretList(TypedDict):
+    """The secrets of the node, without their values."""
+
+    secrets: list[SecretInfo]
+
+
+class _SecretRule(TypedDict):
+    # The secret, as in `windlass secret set NAME`.
+    name: str
+    # The start of the URLs: `https://api.example.com/v1/`. With `http://` the value is sent unencrypted.
+    to: str
+
+
+class SecretRule(_SecretRule, total=False):
+    """Where a secret may go, and how. A request gets the value if its URL starts with `to` and `methods` names its method. In such a request the proxy replaces the placeholder in the header or the query parameter; if the request has no such header or parameter, the proxy adds it."""
+
+    # The user name of basic authentication, instead of a template: the value is the password.
+    basic_user: Optional[str]
+    # Whether a placeholder in the body of a request to `to` is refused. `pass` is for model APIs: an agent that prints its environment sends the placeholder with every later prompt.
+    body: BodyPlaceholder
+    # The environment variable that holds the placeholder. Default: the secret's name.
+    env: Optional[str]
+    # The header that carries the value. Default: `authorization`, unless `query` is set.
+    header: Optional[str]
+    # The methods of the requests, for example `["GET"]`. Default: all.
+    methods: list[str]
+    # The query parameter that carries the value, instead of a header.
+    query: Optional[str]
+    # The header or the parameter that the proxy adds to a request without one: `{secret}` stands for the value. Default: `Bearer {secret}` in `authorization`, else `{secret}`.
+    template: Optional[str]
+
 # The sequence number of an event in its session, from 1. Clients resume from it.
 Seq = int
 
@@ -1039,6 +1086,14 @@ SessionId = str
 class SessionList(TypedDict):
     sessions: list[Session]
 
+
+class SessionSecretRules(TypedDict):
+    """The secret rules of a live session."""
+
+    # What the session's code sends instead of each secret, by name.
+    placeholders: dict[str, str]
+    rules: list[SecretRule]
+
 SessionState = Literal["starting", "idle", "busy", "awaiting_input", "interrupting", "restarting", "ended"]
 
 
@@ -1055,6 +1110,12 @@ class SessionTools(TypedDict):
     # Whether there are more tools.
     more: bool
     tools: list[SessionTool]
+
+
+class SetSecretRules(TypedDict):
+    """New secret rules for a live session, instead of the ones that it has."""
+
+    rules: list[SecretRule]
 
 
 class _StartFigures(TypedDict):

@@ -1,0 +1,163 @@
+//! Forwards one request to a host, and returns the host's response.
+
+use std::sync::Arc;
+
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::ext::ReasonPhrase;
+use hyper::header::{CONTENT_ENCODING, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
+use hyper::http::uri::PathAndQuery;
+use hyper::{Request, Response, StatusCode, Uri, Version};
+use windlass_protocol::policy::BodyPlaceholder;
+
+use super::relay::{Relay, Switch, strip};
+use super::responses::{ProxyResponse, bad_gateway, bad_request, refused};
+use super::{PendingUpgrade, UpgradeSlot, WebSocketEnds};
+use crate::reach::{NotReached, SessionEgress};
+use crate::rules::RefusalReason;
+use crate::secrets::bodies::{ForwardedBody, RedactedBody, SearchedBody, unchecked};
+use crate::secrets::redaction::{Redactor, redacted};
+use crate::secrets::{Origin, SecretValue};
+
+/// Where a request goes, and for which session.
+pub(super) struct Destination<'d> {
+    pub egress: &'d Arc<SessionEgress>,
+    pub origin: Origin<'d>,
+}
+
+/// Forwards a request with the checked host as its `Host` header and with the secrets that its rules allow.
+pub(super) async fn forward(
+    mut request: Request<Incoming>,
+    to: &Destination<'_>,
+    relay: &mut Relay,
+    slot: &UpgradeSlot,
+) -> ProxyResponse {
+    let Some(host_header) = host_header(&to.origin) else {
+        return bad_request("the host name cannot be a Host header");
+    };
+    let switch = Switch::requested_by(request.headers());
+    let client = hyper::upgrade::on(&mut request);
+    strip(request.headers_mut(), switch);
+    request.headers_mut().insert(HOST, host_header);
+    *request.version_mut() = Version::HTTP_11;
+    *request.uri_mut() = origin_form(request.uri());
+    let (request, values) = match to.screened(request) {
+        Ok(screened) => screened,
+        Err(why) => return to.refuse(why).await,
+    };
+    let Ok(mut response) = relay.send(request).await else {
+        return bad_gateway("the host closed the connection, or the request broke off");
+    };
+    let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if switched && switch == Switch::No {
+        return bad_gateway("the host switched to a protocol that the request did not ask for");
+    }
+    if !values.is_empty() && !is_readable(response.headers()) {
+        return bad_gateway(
+            "the response is compressed, although the request asked for an uncompressed one; a response of a host \
+             that may know a secret is passed on only if it can be searched for the secret",
+        );
+    }
+    strip(response.headers_mut(), if switched { switch } else { Switch::No });
+    redact_head(&mut response, &values);
+    let driver = relay.driver();
+    let redactor = (!values.is_empty()).then(|| Redactor::new(values));
+    if switched {
+        let host = hyper::upgrade::on(&mut response);
+        let ends = WebSocketEnds { client, host, driver, redactor };
+        slot.set(PendingUpgrade::WebSocket(ends));
+        return response.map(BodyExt::boxed_unsync);
+    }
+    response.map(|body| {
+        // The body owns the driver: the connection stays open while the response is read.
+        let body = body.map_frame(move |frame| {
+            let _ = &driver;
+            frame
+        });
+        match redactor {
+            Some(redactor) => RedactedBody::new(body, redactor).boxed_unsync(),
+            None => body.boxed_unsync(),
+        }
+    })
+}
+
+impl Destination<'_> {
+    /// The request with its secrets, and the values that the response may contain.
+    fn screened(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<(Request<ForwardedBody>, Vec<Arc<SecretValue>>), RefusalReason> {
+        let Some(secrets) = self.egress.ledger.secrets() else {
+            return Ok((request.map(unchecked), Vec::new()));
+        };
+        let (mut head, body) = request.into_parts();
+        let body = match secrets.screen(&mut head, &self.origin)?.body {
+            BodyPlaceholder::Pass => unchecked(body),
+            BodyPlaceholder::Refuse => SearchedBody::new(body, self.on_found()).boxed_unsync(),
+        };
+        Ok((Request::from_parts(head, body), secrets.values_for(&self.origin)))
+    }
+
+    /// Counts the refusal of a request whose body has a placeholder. The request breaks off.
+    fn on_found(&self) -> impl FnOnce() + Send + 'static {
+        let (egress, host, port) =
+            (self.egress.clone(), self.origin.host.to_owned(), self.origin.port);
+        move || {
+            tokio::spawn(async move {
+                let why = NotReached::Refused(RefusalReason::SecretPlaceholder);
+                egress.ledger.note(&host, port, Err(why)).await;
+            });
+        }
+    }
+
+    async fn refuse(&self, why: RefusalReason) -> ProxyResponse {
+        let Origin { host, port, .. } = self.origin;
+        self.egress.ledger.note(host, port, Err(NotReached::Refused(why))).await;
+        refused(host, port, why)
+    }
+}
+
+/// Whether the body of a response can be searched: it is neither compressed nor coded otherwise.
+fn is_readable(headers: &HeaderMap) -> bool {
+    let is =
+        |value: &HeaderValue, word: &str| value.as_bytes().eq_ignore_ascii_case(word.as_bytes());
+    headers.get_all(CONTENT_ENCODING).iter().all(|value| is(value, "identity"))
+        && headers.get_all(TRANSFER_ENCODING).iter().all(|value| is(value, "chunked"))
+}
+
+/// Masks the values in the head of a response. A header whose name has a value is left out, and so is the text of the
+/// status.
+fn redact_head<B>(response: &mut Response<B>, values: &[Arc<SecretValue>]) {
+    if values.is_empty() {
+        return;
+    }
+    response.extensions_mut().remove::<ReasonPhrase>();
+    let headers = std::mem::take(response.headers_mut());
+    let mut name_before = None;
+    for (name, value) in headers {
+        // A header with several values comes with its name once.
+        let Some(name) = name.or_else(|| name_before.clone()) else { continue };
+        name_before = Some(name.clone());
+        let has_value = |secret: &Arc<SecretValue>| secret.is_in_name(name.as_str());
+        let masked = HeaderValue::from_maybe_shared(redacted(values, value.as_bytes()));
+        if let (false, Ok(masked)) = (values.iter().any(has_value), masked) {
+            response.headers_mut().append(name, masked);
+        }
+    }
+}
+
+/// The value of the `Host` header.
+fn host_header(origin: &Origin<'_>) -> Option<HeaderValue> {
+    let Origin { scheme, host, port } = origin;
+    let mut text = if host.contains(':') { format!("[{host}]") } else { (*host).to_owned() };
+    if *port != scheme.default_port() {
+        text.push_str(&format!(":{port}"));
+    }
+    HeaderValue::try_from(text).ok()
+}
+
+/// The URI in origin form: only path and query, as an origin server expects it.
+fn origin_form(uri: &Uri) -> Uri {
+    let path = uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    Uri::from(path)
+}

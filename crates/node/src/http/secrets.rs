@@ -1,0 +1,123 @@
+//! Secrets of the node, and the secret rules of live sessions. No response contains a value.
+
+use axum::Json;
+use axum::extract::State;
+use windlass_protocol::ErrorCode;
+use windlass_protocol::api::{
+    ApiError, SecretInfo, SecretList, SessionSecretRules, SetSecretRules,
+};
+use windlass_protocol::policy::{LIST_MAX, SecretName, SecretRule};
+
+use super::App;
+use super::body::{InPath, JsonBody, TextBody};
+use super::reply::{Answer, bad_request};
+use super::sessions::live;
+use crate::failure::Failure;
+use crate::session::{Request, SessionHandle};
+
+/// The secrets of the node, without their values.
+#[utoipa::path(get, path = "/v1/secrets", responses((status = 200, body = SecretList)))]
+pub(super) async fn list(State(app): State<App>) -> Json<SecretList> {
+    Json(app.host.secrets.list())
+}
+
+/// Set the value of a secret: the body is the value. Live sessions use it from their next request on.
+#[utoipa::path(put, path = "/v1/secrets/{name}", params(("name" = String, Path)),
+    request_body(content = String, content_type = "text/plain"),
+    responses((status = 200, body = SecretInfo), (status = "default", body = ApiError)))]
+pub(super) async fn set(
+    State(app): State<App>,
+    InPath(name): InPath<String>,
+    TextBody(value): TextBody,
+) -> Answer<Json<SecretInfo>> {
+    let name = secret_name(name)?;
+    let set = tokio::task::spawn_blocking(move || app.host.secrets.set(&name, value)).await;
+    Ok(Json(set.map_err(|error| Failure::internal(&error.to_string()))??))
+}
+
+/// Remove a secret. Requests of live sessions that need it are refused from now on.
+#[utoipa::path(delete, path = "/v1/secrets/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = SecretList), (status = "default", body = ApiError)))]
+pub(super) async fn remove(
+    State(app): State<App>,
+    InPath(name): InPath<String>,
+) -> Answer<Json<SecretList>> {
+    let name = secret_name(name)?;
+    let removed = tokio::task::spawn_blocking(move || {
+        app.host.secrets.remove(&name).map(|()| app.host.secrets.list())
+    });
+    Ok(Json(removed.await.map_err(|error| Failure::internal(&error.to_string()))??))
+}
+
+/// Where a live session's secrets may go.
+#[utoipa::path(get, path = "/v1/sessions/{session}/secrets", params(("session" = String, Path)),
+    responses((status = 200, body = SessionSecretRules), (status = "default", body = ApiError)))]
+pub(super) async fn rules(
+    State(app): State<App>,
+    InPath(session): InPath<String>,
+) -> Answer<Json<SessionSecretRules>> {
+    let handle = live(&app, session)?;
+    let secrets = handle.egress.as_ref().and_then(|ledger| ledger.secrets());
+    let rules = secrets.map(|secrets| secrets.rules().to_vec()).unwrap_or_default();
+    Ok(Json(SessionSecretRules::new(rules)))
+}
+
+/// Replace the secret rules of a live session. Requests that begin later follow the new rules.
+#[utoipa::path(put, path = "/v1/sessions/{session}/secrets", params(("session" = String, Path)),
+    request_body = SetSecretRules,
+    responses((status = 200, body = SessionSecretRules), (status = "default", body = ApiError)))]
+pub(super) async fn set_rules(
+    State(app): State<App>,
+    InPath(session): InPath<String>,
+    JsonBody(request): JsonBody<SetSecretRules>,
+) -> Answer<Json<SessionSecretRules>> {
+    let handle = live(&app, session)?;
+    let SetSecretRules { rules } = request;
+    check(&handle, &rules)?;
+    let Some(ledger) = handle.egress.clone() else { return Err(no_secrets(&handle).into()) };
+    let Some(secrets) = ledger.secrets() else { return Err(no_secrets(&handle).into()) };
+    let (id, stored) = (handle.id.clone(), rules.clone());
+    let store =
+        tokio::task::spawn_blocking(move || app.host.secrets.live_rules.store(&id, &stored));
+    store.await.map_err(|error| Failure::internal(&error.to_string()))?.map_err(|error| {
+        Failure::while_making(format_args!("cannot store the secret rules of a session"), &error)
+    })?;
+    secrets.set_rules(rules.clone());
+    // In the journal, so that a reader of the session's events sees the change.
+    let allowed = rules.iter().map(|rule| format!("{} to {}", rule.name, rule.to));
+    let reason = format!("secret rules changed: {}", allowed.collect::<Vec<_>>().join(", "));
+    let changed = Request::Egress { host: "*".to_owned(), port: 0, allowed: true, reason };
+    handle.send(changed).await?;
+    Ok(Json(SessionSecretRules::new(rules)))
+}
+
+fn secret_name(text: String) -> Answer<SecretName> {
+    SecretName::parse(text).map_err(|error| bad_request(error.to_string()))
+}
+
+fn no_secrets(handle: &SessionHandle) -> Failure {
+    let message = format!(
+        "session {} was made without secret rules, so its code does not trust the proxy's certificates; create a \
+         session with policy.secrets",
+        handle.id
+    );
+    Failure::new(ErrorCode::BadRequest, message)
+}
+
+/// Checks new rules: each is valid, and the session may reach its host.
+fn check(handle: &SessionHandle, rules: &[SecretRule]) -> Answer<()> {
+    if rules.len() > LIST_MAX {
+        return Err(bad_request(format!("the list has more than {LIST_MAX} rules")));
+    }
+    for rule in rules {
+        rule.check().map_err(|error| bad_request(error.to_string()))?;
+        let hosts = handle.egress.as_ref().map(|ledger| ledger.rules()).unwrap_or_default();
+        let (host, port) = (&rule.to.host, rule.to.port);
+        if !hosts.iter().any(|allowed| allowed.matches(host, port)) {
+            return Err(bad_request(format!(
+                "the session may not reach {host}:{port}; create it with policy.network.hosts: [\"{host}:{port}\"]"
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,268 @@
+//! The secrets of this node: their values, and the certificate authority of the egress proxy. Both are files of mode
+//! 600 in the state directory, which sessions cannot read. A value leaves the node only in requests of the egress
+//! proxy.
+
+mod live_rules;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use windlass_egress::{Authority, AuthorityError, SecretSource, SecretValue, SessionSecrets};
+use windlass_protocol::ErrorCode;
+use windlass_protocol::api::{SecretInfo, SecretList};
+use windlass_protocol::policy::{Policy, SecretName, SecretRule};
+
+use crate::failure::Failure;
+pub(crate) use live_rules::LiveRules;
+
+/// Maximum number of secrets of a node.
+const SECRETS_MAX: usize = 1024;
+
+/// The permissions of files with a value or a key.
+const PRIVATE: u32 = 0o600;
+
+/// The permissions of the certificates that sessions read.
+const READABLE: u32 = 0o644;
+
+/// The file with the certificates that sessions trust.
+const BUNDLE: &str = "certificates.pem";
+
+/// Variables by which programs find the certificates that they trust.
+const TRUST_VARIABLES: [&str; 11] = [
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+    "GIT_SSL_CAINFO",
+    "PIP_CERT",
+    "NPM_CONFIG_CAFILE",
+    "CARGO_HTTP_CAINFO",
+    "AWS_CA_BUNDLE",
+    "DENO_CERT",
+    "CODEX_CA_CERTIFICATE",
+];
+
+/// The secrets of this node.
+#[derive(Debug)]
+pub(crate) struct Secrets {
+    store: Arc<SecretStore>,
+    dir: PathBuf,
+    /// Where the certificates are that sessions trust. A session can read this directory.
+    trusted_dir: PathBuf,
+    authority: Mutex<Option<Arc<Authority>>>,
+    pub live_rules: LiveRules,
+}
+
+impl Secrets {
+    /// Reads the values. `state_dir` is the node's state directory.
+    pub fn open(state_dir: &Path) -> io::Result<Self> {
+        let dir = state_dir.join("secrets");
+        let store = Arc::new(SecretStore::open(dir.join("values"))?);
+        let live_rules = LiveRules::new(dir.join("rules"));
+        let trusted_dir = state_dir.join("trusted");
+        Ok(Self { store, dir, trusted_dir, authority: Mutex::default(), live_rules })
+    }
+
+    pub fn list(&self) -> SecretList {
+        let values = self.store.lock();
+        let info = |(name, known): (&SecretName, &StoredSecret)| SecretInfo {
+            name: name.to_string(),
+            set_at_ms: known.set_at_ms,
+        };
+        SecretList { secrets: values.iter().map(info).collect() }
+    }
+
+    /// Sets a value. Sessions use it from their next request on. Blocks: it writes to the disk.
+    pub fn set(&self, name: &SecretName, value: String) -> Result<SecretInfo, Failure> {
+        self.store.set(name, value)
+    }
+
+    /// Removes a value. Blocks: it writes to the disk.
+    pub fn remove(&self, name: &SecretName) -> Result<(), Failure> {
+        self.store.remove(name)
+    }
+
+    /// What a session's proxy needs to send secrets. `None` if the policy has no secret rules. Blocks: the first call
+    /// makes the authority, or reads it.
+    pub fn for_session(&self, rules: Vec<SecretRule>) -> Result<SessionSecrets, Failure> {
+        let authority = self.authority().map_err(|error| {
+            let message = format!("cannot send secrets for this session: {error}");
+            match &error {
+                AuthorityError::Io(cause) => {
+                    Failure::while_making(format_args!("{message}"), cause)
+                }
+                _ => Failure::internal(&message),
+            }
+        })?;
+        Ok(SessionSecrets::new(rules, self.store.clone(), authority))
+    }
+
+    /// The directory with the certificates that a session of this policy trusts.
+    pub fn trusted_dir(&self, policy: &Policy) -> Option<&Path> {
+        (!policy.secrets.is_empty()).then_some(&*self.trusted_dir)
+    }
+
+    /// The environment of a session with secrets: placeholders, and where the trusted certificates are.
+    pub fn environment(&self, policy: &Policy) -> Vec<(String, String)> {
+        let Some(dir) = self.trusted_dir(policy) else { return Vec::new() };
+        let bundle = dir.join(BUNDLE).display().to_string();
+        let trust = TRUST_VARIABLES.iter().map(|name| ((*name).to_owned(), bundle.clone()));
+        let placeholders =
+            policy.secrets.iter().map(|rule| (rule.variable().to_owned(), rule.name.placeholder()));
+        trust.chain(placeholders).collect()
+    }
+
+    fn authority(&self) -> Result<Arc<Authority>, AuthorityError> {
+        let mut known = self.authority.lock().expect("no holder of this lock can panic");
+        if let Some(known) = &*known {
+            return Ok(known.clone());
+        }
+        let made = Arc::new(self.open_authority()?);
+        *known = Some(made.clone());
+        Ok(made)
+    }
+
+    fn open_authority(&self) -> Result<Authority, AuthorityError> {
+        let key_file = self.dir.join("authority.key");
+        let certificate_file = self.dir.join("authority.pem");
+        make_dir(&self.dir, 0o700)?;
+        let key = match read(&key_file)? {
+            Some(key) => key,
+            None => {
+                let key = Authority::new_key()?;
+                write(&key_file, key.as_bytes(), PRIVATE)?;
+                key
+            }
+        };
+        let stored = read(&certificate_file)?;
+        let mut certificate = stored.clone();
+        let authority = Authority::open(&key, &mut certificate)?;
+        if let (None, Some(made)) = (stored, certificate) {
+            write(&certificate_file, made.as_bytes(), PRIVATE)?;
+        }
+        make_dir(&self.trusted_dir, 0o755)?;
+        write(&self.trusted_dir.join(BUNDLE), authority.bundle().as_bytes(), READABLE)?;
+        Ok(authority)
+    }
+}
+
+/// The values, in memory and on disk.
+#[derive(Debug)]
+struct SecretStore {
+    dir: PathBuf,
+    values: Mutex<BTreeMap<SecretName, StoredSecret>>,
+}
+
+#[derive(Debug, Clone)]
+struct StoredSecret {
+    value: Arc<SecretValue>,
+    set_at_ms: u64,
+}
+
+impl SecretSource for SecretStore {
+    fn value(&self, name: &SecretName) -> Option<Arc<SecretValue>> {
+        self.lock().get(name).map(|known| known.value.clone())
+    }
+}
+
+impl SecretStore {
+    fn open(dir: PathBuf) -> io::Result<Self> {
+        let mut values = BTreeMap::new();
+        let entries = match std::fs::read_dir(&dir) {
+            Ok(entries) => entries.collect::<io::Result<Vec<_>>>()?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        for entry in entries {
+            // A file with another name is what an interrupted write left.
+            let name = entry.file_name().into_string().ok().map(SecretName::parse);
+            let Some(Ok(name)) = name else { continue };
+            let text = std::fs::read_to_string(entry.path())?;
+            match SecretValue::new(text) {
+                Ok(value) => {
+                    let set_at_ms = entry.metadata()?.modified().map_or(0, unix_ms);
+                    values.insert(name, StoredSecret { value: Arc::new(value), set_at_ms });
+                }
+                Err(error) => {
+                    tracing::error!(%name, %error, "a stored secret cannot be used; set it again");
+                }
+            }
+        }
+        Ok(Self { dir, values: Mutex::new(values) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SecretName, StoredSecret>> {
+        self.values.lock().expect("no holder of this lock can panic")
+    }
+
+    fn set(&self, name: &SecretName, text: String) -> Result<SecretInfo, Failure> {
+        let value = SecretValue::new(text.clone()).map_err(|error| {
+            Failure::new(ErrorCode::BadRequest, format!("secret {name}: {error}"))
+        })?;
+        let mut values = self.lock();
+        if values.len() >= SECRETS_MAX && !values.contains_key(name) {
+            let message = format!("the node has {SECRETS_MAX} secrets; remove one first");
+            return Err(Failure::new(ErrorCode::BadRequest, message));
+        }
+        make_dir(&self.dir, 0o700)
+            .and_then(|()| write(&self.dir.join(name.as_str()), text.as_bytes(), PRIVATE))
+            .map_err(|error| {
+                Failure::while_making(format_args!("cannot store the secret {name}"), &error)
+            })?;
+        let set_at_ms = unix_ms(SystemTime::now());
+        values.insert(name.clone(), StoredSecret { value: Arc::new(value), set_at_ms });
+        Ok(SecretInfo { name: name.to_string(), set_at_ms })
+    }
+
+    fn remove(&self, name: &SecretName) -> Result<(), Failure> {
+        let mut values = self.lock();
+        if values.remove(name).is_none() {
+            let message = format!("there is no secret {name}; `windlass secret list` shows all");
+            return Err(Failure::new(ErrorCode::NotFound, message));
+        }
+        std::fs::remove_file(self.dir.join(name.as_str())).map_err(|error| {
+            Failure::while_making(format_args!("cannot remove the secret {name}"), &error)
+        })
+    }
+}
+
+fn unix_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The text of a file, if the file exists.
+fn read(path: &Path) -> io::Result<Option<String>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().recursive(true).mode(mode).create(path)
+}
+
+/// Replaces a file in one step. The bytes are on the disk when it returns.
+fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let fresh = path
+        .with_file_name(format!("{}.new", path.file_name().unwrap_or_default().to_string_lossy()));
+    match std::fs::remove_file(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&fresh)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&fresh, path)
+}
+
+#[cfg(test)]
+mod tests;
