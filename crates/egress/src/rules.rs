@@ -31,6 +31,12 @@ pub enum RefusalReason {
     SecretPlaceholder,
     #[error("a rule sends a secret that the node does not have")]
     SecretMissing,
+    #[error(
+        "the node's certificate authority cannot be opened, so TLS to a host of a secret rule is refused"
+    )]
+    NoAuthority,
+    #[error("a host of a secret rule is reached by HTTP/1 or TLS only")]
+    SecretProtocol,
 }
 
 /// A host that a rule allows.

@@ -13,12 +13,16 @@ pub(crate) mod screening;
 pub(crate) mod termination;
 pub(crate) mod value;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use windlass_protocol::policy::{SecretName, SecretRule, SecretScheme};
+use windlass_protocol::policy::{SecretName, SecretRule, SecretRuleSet, SecretScheme};
 
+use crate::rules::RefusalReason;
 pub use authority::{Authority, AuthorityError};
 pub use value::{BadSecretValue, SecretValue};
+
+/// Maximum number of values of one session that were sent to a host. More are refused.
+const SENT_MAX: usize = 1024;
 
 /// Finds the value of a secret. The proxy asks for each request, so that a new value is used at once.
 pub trait SecretSource: std::fmt::Debug + Send + Sync {
@@ -28,60 +32,137 @@ pub trait SecretSource: std::fmt::Debug + Send + Sync {
 /// The secrets of one session: where they may go, and where their values and certificates come from.
 #[derive(Debug)]
 pub struct SessionSecrets {
-    rules: Mutex<Arc<[SecretRule]>>,
+    state: Mutex<SecretState>,
+    /// Locked while the rules change, so that changes are stored in the order in which they take effect.
+    changing: Mutex<()>,
     source: Arc<dyn SecretSource>,
-    authority: Arc<Authority>,
+    /// Absent if it cannot be opened. Then TLS to the hosts of rules is refused.
+    authority: Option<Arc<Authority>>,
+}
+
+#[derive(Debug)]
+struct SecretState {
+    rules: Arc<SecretRuleSet>,
+    /// Which values each host has been sent. A host may know a value that was replaced or removed since.
+    sent: Vec<SentValue>,
+}
+
+#[derive(Debug)]
+struct SentValue {
+    host: String,
+    port: u16,
+    value: Arc<SecretValue>,
+}
+
+impl SentValue {
+    fn is_of(&self, host: &str, port: u16) -> bool {
+        self.port == port && self.host == host
+    }
 }
 
 impl SessionSecrets {
     pub fn new(
-        rules: Vec<SecretRule>,
+        rules: SecretRuleSet,
         source: Arc<dyn SecretSource>,
-        authority: Arc<Authority>,
+        authority: Option<Arc<Authority>>,
     ) -> Self {
-        Self { rules: Mutex::new(rules.into()), source, authority }
+        let state = Mutex::new(SecretState { rules: Arc::new(rules), sent: Vec::new() });
+        Self { state, changing: Mutex::default(), source, authority }
     }
 
-    /// The rules that hold now. A request keeps the rules with which it began.
-    pub fn rules(&self) -> Arc<[SecretRule]> {
-        self.rules.lock().expect("no holder of this lock can panic").clone()
+    fn lock(&self) -> MutexGuard<'_, SecretState> {
+        self.state.lock().expect("no holder of this lock can panic")
     }
 
-    /// Replaces the rules. Requests that begin later follow the new rules, also on open connections.
-    pub fn set_rules(&self, rules: Vec<SecretRule>) {
-        *self.rules.lock().expect("no holder of this lock can panic") = rules.into();
+    /// The rules that hold now.
+    pub fn rules(&self) -> Arc<SecretRuleSet> {
+        self.lock().rules.clone()
     }
 
-    pub(crate) fn authority(&self) -> &Arc<Authority> {
-        &self.authority
+    /// Replaces the rules, after `store` has stored them. Requests that begin later follow the new rules, also on open
+    /// connections. Blocks as `store` does.
+    pub fn change_rules<E>(
+        &self,
+        rules: Vec<SecretRule>,
+        store: impl FnOnce(&SecretRuleSet) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let _changing = self.changing.lock().expect("no holder of this lock can panic");
+        let changed = self.rules().replaced_by(rules);
+        store(&changed)?;
+        self.lock().rules = Arc::new(changed);
+        Ok(())
     }
 
-    /// Whether a rule sends a secret to this origin.
-    pub(crate) fn names(&self, origin: &Origin<'_>) -> bool {
-        self.rules().iter().any(|rule| origin.is_of(rule))
+    pub(crate) fn authority(&self) -> Option<&Arc<Authority>> {
+        self.authority.as_ref()
     }
 
-    /// The values that responses of this origin may contain.
-    pub(crate) fn values_for(&self, origin: &Origin<'_>) -> Vec<Arc<SecretValue>> {
-        let rules = self.rules();
-        let mut names: Vec<_> =
-            rules.iter().filter(|rule| origin.is_of(rule)).map(|rule| &rule.name).collect();
-        names.sort();
-        names.dedup();
-        names.into_iter().filter_map(|name| self.source.value(name)).collect()
+    /// Whether a host may know a secret: a rule sends one there, or has sent one. The proxy reads all that such a host
+    /// sends, by whatever scheme.
+    pub(crate) fn guards(&self, host: &str, port: u16) -> bool {
+        let state = self.lock();
+        let SecretRuleSet { rules, past } = &*state.rules;
+        let is_there = |rule: &SecretRule| rule.to.port == port && rule.to.host == host;
+        rules.iter().chain(past).any(is_there)
+            || state.sent.iter().any(|sent| sent.is_of(host, port))
+    }
+
+    /// The rules and values of one request. They stay the same until its response has ended.
+    pub(crate) fn for_request(&self) -> RequestSecrets<'_> {
+        RequestSecrets { session: self, rules: self.rules() }
     }
 }
 
-/// Where a request goes.
+/// The secrets as they are when a request begins.
+#[derive(Debug)]
+pub(crate) struct RequestSecrets<'s> {
+    session: &'s SessionSecrets,
+    rules: Arc<SecretRuleSet>,
+}
+
+impl RequestSecrets<'_> {
+    /// The value that a rule sends to an origin. From now on, responses of the origin are searched for it.
+    fn value_for(
+        &self,
+        rule: &SecretRule,
+        origin: &Origin<'_>,
+    ) -> Result<Arc<SecretValue>, RefusalReason> {
+        let value = self.session.source.value(&rule.name).ok_or(RefusalReason::SecretMissing)?;
+        let mut state = self.session.lock();
+        let is_known = |sent: &SentValue| {
+            sent.is_of(origin.host, origin.port) && Arc::ptr_eq(&sent.value, &value)
+        };
+        if !state.sent.iter().any(is_known) {
+            if state.sent.len() >= SENT_MAX {
+                return Err(RefusalReason::TooMany);
+            }
+            let (host, port) = (origin.host.to_owned(), origin.port);
+            state.sent.push(SentValue { host, port, value: value.clone() });
+        }
+        Ok(value)
+    }
+
+    /// The values that responses of an origin may contain.
+    pub fn values_of(&self, origin: &Origin<'_>) -> Vec<Arc<SecretValue>> {
+        let SecretRuleSet { rules, past } = &*self.rules;
+        let is_there =
+            |rule: &&SecretRule| rule.to.port == origin.port && rule.to.host == origin.host;
+        let named = rules.iter().chain(past).filter(is_there);
+        let mut values: Vec<_> =
+            named.filter_map(|rule| self.session.source.value(&rule.name)).collect();
+        let state = self.session.lock();
+        let sent = state.sent.iter().filter(|sent| sent.is_of(origin.host, origin.port));
+        values.extend(sent.map(|sent| sent.value.clone()));
+        values.sort_by_key(|value| Arc::as_ptr(value).addr());
+        values.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        values
+    }
+}
+
+/// Where a request goes. The host is in the form of `normal_host`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Origin<'o> {
     pub scheme: SecretScheme,
     pub host: &'o str,
     pub port: u16,
-}
-
-impl Origin<'_> {
-    fn is_of(&self, rule: &SecretRule) -> bool {
-        rule.to.is_at(self.scheme, self.host, self.port)
-    }
 }

@@ -4,18 +4,15 @@
 use std::io;
 use std::sync::Arc;
 
-use bytes::BytesMut;
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy_bidirectional_with_sizes,
 };
 use tokio::time::Instant;
-use windlass_protocol::policy::SecretScheme;
 
 use super::hello::{Candidate, ClientProtocol, detect};
 use super::reach::{AddressSource, NotReached, SessionEgress, Upstream};
 use super::rules::{RefusalReason, decide};
-use super::secrets::redaction::Redactor;
-use super::secrets::{Origin, termination};
+use super::secrets::termination;
 use super::web;
 
 /// Size of the copy buffer in each direction of one tunnel.
@@ -62,30 +59,6 @@ pub(super) async fn copy(
     let _ = copy_bidirectional_with_sizes(&mut client, &mut upstream, COPY_BYTES, COPY_BYTES).await;
 }
 
-/// Copies both ways until both ends have finished, or one breaks. Masks secrets in what comes from the host.
-pub(super) async fn copy_redacted(client: impl Duplex, host: impl Duplex, mut redactor: Redactor) {
-    let (mut from_client, mut to_client) = tokio::io::split(client);
-    let (mut from_host, mut to_host) = tokio::io::split(host);
-    let up = async {
-        tokio::io::copy(&mut from_client, &mut to_host).await?;
-        to_host.shutdown().await
-    };
-    let down = async {
-        loop {
-            let mut bytes = BytesMut::with_capacity(COPY_BYTES);
-            let read = from_host.read_buf(&mut bytes).await?;
-            let passed = if read == 0 { redactor.finish() } else { redactor.push(bytes.freeze()) };
-            to_client.write_all(&passed).await?;
-            to_client.flush().await?;
-            if read == 0 {
-                return to_client.shutdown().await;
-            }
-        }
-    };
-    // Both ends see a broken connection themselves.
-    let _ = tokio::try_join!(up, down);
-}
-
 /// What a tunnel carries, as its first bytes show.
 enum Opening {
     /// Bytes for this host, or bytes that name no host. All bytes so far were forwarded.
@@ -124,7 +97,7 @@ async fn open(
         tokio::select! {
             read = async { (&mut *client).take(room).read_buf(&mut first.held).await } => {
                 if read? == 0 {
-                    return first.ended(upstream).await;
+                    return first.ended(upstream, egress).await;
                 }
                 first.until.get_or_insert_with(|| Instant::now() + egress.timeouts.hello);
                 if let Some(opening) = first.judge(upstream, egress).await? {
@@ -133,6 +106,10 @@ async fn open(
             }
             read = upstream.stream.read(&mut answer) => {
                 let read = read?;
+                if read > 0 && is_guarded(&upstream.host, upstream.port, egress) {
+                    // What a host says before the client is not searched for secrets.
+                    return Ok(first.refused(upstream, RefusalReason::SecretProtocol));
+                }
                 if read == 0 {
                     return Ok(Opening::Over);
                 }
@@ -142,7 +119,11 @@ async fn open(
             }
             () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
                 match detect(&first.held) {
-                    ClientProtocol::Undecided(Candidate::Line) => first.forward(upstream).await?,
+                    ClientProtocol::Undecided(Candidate::Line)
+                        if !is_guarded(&upstream.host, upstream.port, egress) =>
+                    {
+                        first.forward(upstream).await?;
+                    }
                     _ => return Ok(first.refused(upstream, RefusalReason::TlsHello)),
                 }
             }
@@ -175,8 +156,7 @@ impl FirstBytes {
             ClientProtocol::BrokenTls => RefusalReason::TlsHello,
             ClientProtocol::Tls { name } if sends_secrets(name.as_deref(), upstream, egress) => {
                 // A hello for another host would let the client name the certificate that is checked.
-                let is_own = name.is_none_or(|name| name == upstream.host);
-                if is_own && self.forwarded == 0 && !self.host_spoke {
+                if name.is_none_or(|name| name == upstream.host) {
                     return Ok(Some(Opening::EndTls(std::mem::take(&mut self.held))));
                 }
                 RefusalReason::TlsName
@@ -185,6 +165,11 @@ impl FirstBytes {
                 RefusalReason::RequestLine
             }
             ClientProtocol::Http => return Ok(Some(Opening::Http(std::mem::take(&mut self.held)))),
+            ClientProtocol::PlainHttp2 | ClientProtocol::Other
+                if is_guarded(&upstream.host, upstream.port, egress) =>
+            {
+                RefusalReason::SecretProtocol
+            }
             ClientProtocol::PlainHttp2 if upstream.source == AddressSource::Dns => {
                 RefusalReason::PlainHttp2
             }
@@ -204,7 +189,14 @@ impl FirstBytes {
     }
 
     /// The client has closed its sending side.
-    async fn ended(&mut self, upstream: &mut Upstream) -> io::Result<Opening> {
+    async fn ended(
+        &mut self,
+        upstream: &mut Upstream,
+        egress: &SessionEgress,
+    ) -> io::Result<Opening> {
+        if is_guarded(&upstream.host, upstream.port, egress) {
+            return Ok(self.refused(upstream, RefusalReason::SecretProtocol));
+        }
         if detect(&self.held) == ClientProtocol::Undecided(Candidate::Tls) {
             return Ok(self.refused(upstream, RefusalReason::TlsHello));
         }
@@ -217,13 +209,15 @@ impl FirstBytes {
     }
 }
 
-/// Whether a secret rule names the tunnel's host, or the host of the TLS hello, at the tunnel's port.
+/// Whether the tunnel's host, or the host of the TLS hello, may know a secret.
 fn sends_secrets(name: Option<&str>, upstream: &Upstream, egress: &SessionEgress) -> bool {
-    let Some(secrets) = egress.ledger.secrets() else { return false };
-    let names = |host: &str| {
-        secrets.names(&Origin { scheme: SecretScheme::Https, host, port: upstream.port })
-    };
-    names(&upstream.host) || name.is_some_and(names)
+    let is_guarded = |host: &str| is_guarded(host, upstream.port, egress);
+    is_guarded(&upstream.host) || name.is_some_and(is_guarded)
+}
+
+/// Whether a host may know a secret, so that the proxy reads all that the host sends.
+pub(super) fn is_guarded(host: &str, port: u16, egress: &SessionEgress) -> bool {
+    egress.ledger.secrets().is_some_and(|secrets| secrets.guards(host, port))
 }
 
 /// Whether a name that a client requests inside a tunnel is the tunnel's host, or another host that

@@ -23,9 +23,8 @@ use windlass_protocol::policy::{SecretScheme, normal_host};
 use super::reach::{NotReached, SessionEgress, Upstream};
 use super::rules::RefusalReason;
 use super::secrets::Origin;
-use super::secrets::redaction::Redactor;
 use super::timeouts::ProxyTimeouts;
-use super::tunnel::{self, Duplex, is_for};
+use super::tunnel::{self, Duplex, is_for, is_guarded};
 use forward::{Destination, forward};
 use relay::{Driver, Relay};
 use responses::{ProxyResponse, bad_gateway, bad_request, not_reached, ok, refused};
@@ -47,8 +46,6 @@ struct WebSocketEnds {
     client: OnUpgrade,
     host: OnUpgrade,
     driver: Arc<Driver>,
-    /// Masks what comes from the host, if the host may know a secret.
-    redactor: Option<Redactor>,
 }
 
 /// Where a request handler leaves the upgrade of its connection. Requests of one connection are
@@ -121,7 +118,8 @@ async fn answer_proxied(
     let origin = Origin { scheme: SecretScheme::Http, host: &upstream.host, port };
     match Relay::open(upstream.stream).await {
         Ok((mut relay, _)) => {
-            forward(request, &Destination { egress, origin }, &mut relay, slot).await
+            let to = Destination { egress, origin, named: &upstream.host };
+            forward(request, &to, &mut relay, slot).await
         }
         Err(_) => bad_gateway("the host closed the connection"),
     }
@@ -235,16 +233,13 @@ impl HttpTunnel {
         *self.relay.lock().expect("no holder of this lock can panic") = Some(relay);
     }
 
-    /// Whether a request in this tunnel may name the host. If a secret rule names either of the two, the host must be
-    /// the tunnel's own: a secret goes only to the host that the connection leads to.
+    /// Whether a request in this tunnel may name the host. If either of the two may know a secret, the host must be the
+    /// tunnel's own: a secret goes only to the host that the connection leads to.
     fn is_for(&self, host: &str, egress: &SessionEgress) -> bool {
         let TunnelEnd { scheme, host: own, port } = &self.end;
-        let sends_secrets = |host: &str| {
-            let origin = Origin { scheme: *scheme, host, port: *port };
-            egress.ledger.secrets().is_some_and(|secrets| secrets.names(&origin))
-        };
-        let is_guarded =
-            *scheme == SecretScheme::Https || sends_secrets(host) || sends_secrets(own);
+        let is_guarded = *scheme == SecretScheme::Https
+            || is_guarded(host, *port, egress)
+            || is_guarded(own, *port, egress);
         if is_guarded { host == own } else { is_for(host, own, *port, egress) }
     }
 }
@@ -275,8 +270,10 @@ async fn answer_tunnelled(
     let Some(mut relay) = tunnel.take() else {
         return bad_gateway("the host closed the connection");
     };
-    let origin = Origin { scheme: *scheme, host: hosts.first().unwrap_or(own), port: *port };
-    let response = forward(request, &Destination { egress, origin }, &mut relay, slot).await;
+    let named = hosts.first().unwrap_or(own);
+    let origin = Origin { scheme: *scheme, host: own, port: *port };
+    let to = Destination { egress, origin, named };
+    let response = forward(request, &to, &mut relay, slot).await;
     tunnel.put_back(relay);
     response
 }
@@ -298,13 +295,9 @@ fn requested_hosts(request: &Request<Incoming>) -> Option<Vec<String>> {
 
 /// Copies bytes between client and host after both switched to WebSocket.
 async fn join(ends: WebSocketEnds) {
-    let WebSocketEnds { client, host, driver, redactor } = ends;
+    let WebSocketEnds { client, host, driver } = ends;
     let (Ok(client), Ok(host)) = (client.await, host.await) else { return };
-    let (client, host) = (TokioIo::new(client), TokioIo::new(host));
-    match redactor {
-        None => tunnel::copy(client, host).await,
-        Some(redactor) => tunnel::copy_redacted(client, host, redactor).await,
-    }
+    tunnel::copy(TokioIo::new(client), TokioIo::new(host)).await;
     drop(driver);
 }
 

@@ -254,10 +254,11 @@ async fn leave_sessions(context: &Arc<Context>, sessions: StopSessions) {
     }
 }
 
-/// The node's memory has the values of secrets, so a crash leaves no core file.
+/// The node's memory has the values of secrets, so a crash leaves no core file. At a limit of 1 the kernel neither
+/// writes a file nor passes the core to a program; at 0 it would still do the latter.
 fn forbid_core_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
-    let limit = rustix::process::Rlimit { current: Some(0), ..getrlimit(Resource::Core) };
+    let limit = rustix::process::Rlimit { current: Some(1), ..getrlimit(Resource::Core) };
     if let Err(error) = setrlimit(Resource::Core, limit) {
         tracing::warn!(%error, "cannot forbid core files of the node");
     }

@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use windlass_egress::{Authority, AuthorityError, SecretSource, SecretValue, SessionSecrets};
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{SecretInfo, SecretList};
-use windlass_protocol::policy::{Policy, SecretName, SecretRule};
+use windlass_protocol::policy::{Policy, SecretName, SecretRuleSet};
 
 use crate::failure::Failure;
 pub(crate) use live_rules::LiveRules;
@@ -86,10 +86,9 @@ impl Secrets {
         self.store.remove(name)
     }
 
-    /// What a session's proxy needs to send secrets. `None` if the policy has no secret rules. Blocks: the first call
-    /// makes the authority, or reads it.
-    pub fn for_session(&self, rules: Vec<SecretRule>) -> Result<SessionSecrets, Failure> {
-        let authority = self.authority().map_err(|error| {
+    /// Makes what a session with secrets needs, or finds out why it cannot be made. Blocks.
+    pub fn prepare(&self) -> Result<(), Failure> {
+        self.authority().map(drop).map_err(|error| {
             let message = format!("cannot send secrets for this session: {error}");
             match &error {
                 AuthorityError::Io(cause) => {
@@ -97,8 +96,17 @@ impl Secrets {
                 }
                 _ => Failure::internal(&message),
             }
-        })?;
-        Ok(SessionSecrets::new(rules, self.store.clone(), authority))
+        })
+    }
+
+    /// What a session's proxy needs to send secrets. If the authority cannot be opened, the proxy refuses TLS to the
+    /// hosts of the rules. Blocks, unless [`Self::prepare`] was called.
+    pub fn for_session(&self, rules: SecretRuleSet) -> SessionSecrets {
+        let authority = self.authority();
+        if let Err(error) = &authority {
+            tracing::error!(%error, "cannot open the certificate authority; TLS with secrets is refused");
+        }
+        SessionSecrets::new(rules, self.store.clone(), authority.ok())
     }
 
     /// The directory with the certificates that a session of this policy trusts.
@@ -145,7 +153,11 @@ impl Secrets {
             write(&certificate_file, made.as_bytes(), PRIVATE)?;
         }
         make_dir(&self.trusted_dir, 0o755)?;
-        write(&self.trusted_dir.join(BUNDLE), authority.bundle().as_bytes(), READABLE)?;
+        let bundle = self.trusted_dir.join(BUNDLE);
+        // Unchanged on most starts, which then work on a full disk too.
+        if read(&bundle)?.as_deref() != Some(authority.bundle()) {
+            write(&bundle, authority.bundle().as_bytes(), READABLE)?;
+        }
         Ok(authority)
     }
 }
@@ -181,7 +193,7 @@ impl SecretStore {
             // A file with another name is what an interrupted write left.
             let name = entry.file_name().into_string().ok().map(SecretName::parse);
             let Some(Ok(name)) = name else { continue };
-            let text = std::fs::read_to_string(entry.path())?;
+            let text = String::from_utf8_lossy(&std::fs::read(entry.path())?).into_owned();
             match SecretValue::new(text) {
                 Ok(value) => {
                     let set_at_ms = entry.metadata()?.modified().map_or(0, unix_ms);
@@ -224,7 +236,7 @@ impl SecretStore {
             let message = format!("there is no secret {name}; `windlass secret list` shows all");
             return Err(Failure::new(ErrorCode::NotFound, message));
         }
-        std::fs::remove_file(self.dir.join(name.as_str())).map_err(|error| {
+        remove(&self.dir.join(name.as_str())).map_err(|error| {
             Failure::while_making(format_args!("cannot remove the secret {name}"), &error)
         })
     }
@@ -261,7 +273,18 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&fresh)?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    std::fs::rename(&fresh, path)
+    std::fs::rename(&fresh, path)?;
+    sync_parent(path)
+}
+
+/// Removes a file, also from the disk's point of view.
+fn remove(path: &Path) -> io::Result<()> {
+    std::fs::remove_file(path)?;
+    sync_parent(path)
+}
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |dir| std::fs::File::open(dir)?.sync_all())
 }
 
 #[cfg(test)]

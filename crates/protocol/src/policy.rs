@@ -18,7 +18,7 @@ pub use names::{HOME_DIRECTORIES, TRUSTED_ANYWHERE, TRUSTED_AT_HOME};
 pub use secrets::{
     BadSecretName, BadSecretRule, BodyPlaceholder, PLACEHOLDER_END, PLACEHOLDER_START,
     SECRET_IN_TEMPLATE, SECRET_NAME_CHARS_MAX, SecretName, SecretPosition, SecretRule,
-    SecretScheme, SecretTarget,
+    SecretRuleSet, SecretScheme, SecretTarget,
 };
 pub use tools::{BadToolRule, ToolRule};
 

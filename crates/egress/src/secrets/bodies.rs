@@ -9,7 +9,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::redaction::Redactor;
-use super::screening::{PLACEHOLDER_BYTES_MAX, has_placeholder};
+use super::screening::{PLACEHOLDER_BYTES_MAX, placeholder_in};
 
 /// The body of a request to a host.
 pub(crate) type ForwardedBody = UnsyncBoxBody<Bytes, BodyError>;
@@ -46,7 +46,7 @@ impl<B, F: FnOnce()> SearchedBody<B, F> {
     fn is_in(&mut self, bytes: &[u8]) -> bool {
         let overlap = bytes.len().min(PLACEHOLDER_BYTES_MAX - 1);
         self.tail.extend_from_slice(&bytes[..overlap]);
-        let found = has_placeholder(&self.tail) || has_placeholder(bytes);
+        let found = placeholder_in(&self.tail) || placeholder_in(bytes);
         if overlap < bytes.len() {
             self.tail = bytes[bytes.len() - overlap..].to_vec();
         } else {
@@ -121,7 +121,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for RedactedBody<B> {
             }
             let passed = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(frame) => match frame?.into_data() {
-                    Ok(data) => self.redactor.push(data),
+                    Ok(data) => self.redactor.push(&data),
                     Err(_) => continue,
                 },
                 None => {

@@ -1,11 +1,15 @@
 //! Masks the values of secrets in bytes that arrive in pieces. A mask is as long as what it covers, so that no length
 //! changes. Pure.
+//!
+//! Which bytes are held back depends on public facts only: the length of the longest form, and the characters that a
+//! value can have. If it depended on the value, code that makes a host repeat its own text could see from the borders of
+//! pieces how much of a guess is right.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::value::SecretValue;
+use super::value::{Form, SecretValue, StreamEnd, UnitMatch};
 
 /// What a masked byte becomes.
 const MASK: u8 = b'*';
@@ -14,88 +18,135 @@ const MASK: u8 = b'*';
 #[derive(Debug)]
 pub(crate) struct Redactor {
     values: Vec<Arc<SecretValue>>,
-    /// The last bytes so far, if they may be the start of a value.
+    /// The longest form of any value, in bytes.
+    longest: usize,
+    /// The bytes with which a form can begin.
+    begins: Box<[bool; 256]>,
+    /// Bytes that are not passed on yet.
     held: Vec<u8>,
-    /// How many of the held bytes belong to a value that was found already.
-    covered: usize,
+    /// How many held bytes were searched for starts of a form.
+    searched: usize,
+    /// Forms that have begun in the held bytes.
+    begun: Vec<BegunForm>,
+    /// Ranges of the held bytes that are values.
+    found: Vec<(usize, usize)>,
+}
+
+/// A form of a value that matches the held bytes so far.
+#[derive(Debug, Clone, Copy)]
+struct BegunForm {
+    value: usize,
+    form: usize,
+    start: usize,
+    /// The next unit of the form, and where it must be in the held bytes.
+    unit: usize,
+    at: usize,
 }
 
 impl Redactor {
     pub fn new(values: Vec<Arc<SecretValue>>) -> Self {
-        Self { values, held: Vec::new(), covered: 0 }
+        let forms = values.iter().flat_map(|value| value.forms());
+        let longest = forms.map(Form::bytes_max).max().unwrap_or(0);
+        let mut begins = Box::new([false; 256]);
+        for byte in 0..=u8::MAX {
+            let mut forms = values.iter().flat_map(|value| value.forms());
+            begins[usize::from(byte)] = forms.any(|form| form.can_begin(byte));
+        }
+        let (begun, found) = (Vec::new(), Vec::new());
+        Self { values, longest, begins, held: Vec::new(), searched: 0, begun, found }
     }
 
     /// Takes the next bytes. Returns what can be passed on.
-    pub fn push(&mut self, more: Bytes) -> Bytes {
-        if self.held.is_empty() {
-            let found = self.found(&more);
-            let keep_from = self.start_of_partial(&more);
-            if found.is_empty() && keep_from == more.len() {
-                return more;
-            }
-            return self.pass(more.to_vec(), &found, keep_from);
-        }
-        let mut all = std::mem::take(&mut self.held);
-        all.extend_from_slice(&more);
-        let found = self.found(&all);
-        let keep_from = self.start_of_partial(&all);
-        self.pass(all, &found, keep_from)
+    pub fn push(&mut self, more: &[u8]) -> Bytes {
+        self.held.extend_from_slice(more);
+        self.search();
+        let passed = self.held.len() - self.held_back();
+        self.pass(passed)
     }
 
     /// What is left when the stream has ended.
     pub fn finish(&mut self) -> Bytes {
-        let all = std::mem::take(&mut self.held);
-        let end = all.len();
-        self.pass(all, &[], end)
+        let begun = std::mem::take(&mut self.begun);
+        for mut form in begun {
+            self.goes_on(&mut form, StreamEnd::Reached);
+        }
+        self.pass(self.held.len())
     }
 
     pub fn holds(&self) -> usize {
         self.held.len()
     }
 
-    /// Masks what was found, and holds back everything from `keep_from` on.
-    fn pass(&mut self, mut all: Vec<u8>, found: &[(usize, usize)], keep_from: usize) -> Bytes {
-        self.held = all[keep_from..].to_vec();
-        let covered = std::mem::take(&mut self.covered);
-        let covers = found.iter().copied().chain([(0, covered)]);
-        for (from, to) in covers {
-            all[from..to].fill(MASK);
-            self.covered = self.covered.max(to.saturating_sub(keep_from));
-        }
-        all.truncate(keep_from);
-        all.into()
+    /// How many of the last bytes may be the start of a value, whatever the value is.
+    fn held_back(&self) -> usize {
+        let is_of_a_form = |byte: &&u8| (b' '..=b'~').contains(*byte);
+        let open = self.held.iter().rev().take_while(is_of_a_form).count();
+        open.min(self.longest.saturating_sub(1))
     }
 
-    /// Where values are, as ranges that may overlap.
-    fn found(&self, bytes: &[u8]) -> Vec<(usize, usize)> {
-        let mut found = Vec::new();
-        for form in self.values.iter().flat_map(|value| value.forms()) {
-            let length = form.needle().len();
-            let mut from = 0;
-            while let Some(at) = form.find(&bytes[from..]) {
-                found.push((from + at, from + at + length));
-                from += at + 1;
+    /// Looks for values in the bytes that came last.
+    fn search(&mut self) {
+        let mut begun = std::mem::take(&mut self.begun);
+        for start in self.searched..self.held.len() {
+            if !self.begins[usize::from(self.held[start])] {
+                continue;
+            }
+            for (value, secret) in self.values.iter().enumerate() {
+                for (form, one) in secret.forms().iter().enumerate() {
+                    if one.can_begin(self.held[start]) {
+                        begun.push(BegunForm { value, form, start, unit: 0, at: start });
+                    }
+                }
             }
         }
-        found
+        self.searched = self.held.len();
+        begun.retain_mut(|form| self.goes_on(form, StreamEnd::Open));
+        self.begun = begun;
     }
 
-    /// The first place from which on the bytes are the start of a value; the end if there is none.
-    fn start_of_partial(&self, bytes: &[u8]) -> usize {
-        let forms = self.values.iter().flat_map(|value| value.forms());
-        let starts = forms.map(|form| {
-            let form = form.needle();
-            let first = bytes.len().saturating_sub(form.len() - 1);
-            (first..bytes.len()).find(|at| form.starts_with(&bytes[*at..])).unwrap_or(bytes.len())
+    /// Compares a form with the bytes that are there. Returns whether the form may still match.
+    fn goes_on(&mut self, begun: &mut BegunForm, end: StreamEnd) -> bool {
+        let form = &self.values[begun.value].forms()[begun.form];
+        loop {
+            match form.unit(begun.unit, &self.held[begun.at..], end) {
+                UnitMatch::NeedsMore => return true,
+                UnitMatch::No => return false,
+                UnitMatch::Bytes(length) => {
+                    begun.at += length;
+                    begun.unit += 1;
+                    if begun.unit == form.units() {
+                        self.found.push((begun.start, begun.at));
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Passes on the first bytes, with the values in them masked.
+    fn pass(&mut self, count: usize) -> Bytes {
+        let mut all = std::mem::take(&mut self.held);
+        for (from, to) in &self.found {
+            all[*from..*to].fill(MASK);
+        }
+        self.held = all.split_off(count);
+        // What a value covers of the held bytes is masked already.
+        self.found.clear();
+        self.searched = self.searched.saturating_sub(count);
+        self.begun.retain_mut(|begun| {
+            let stays = begun.start >= count;
+            begun.start = begun.start.wrapping_sub(count);
+            begun.at = begun.at.wrapping_sub(count);
+            stays
         });
-        starts.min().unwrap_or(bytes.len())
+        all.into()
     }
 }
 
 /// A text with all values masked.
 pub(crate) fn redacted(values: &[Arc<SecretValue>], text: &[u8]) -> Bytes {
     let mut redactor = Redactor::new(values.to_vec());
-    let mut bytes = redactor.push(Bytes::copy_from_slice(text)).to_vec();
+    let mut bytes = redactor.push(text).to_vec();
     bytes.extend_from_slice(&redactor.finish());
     bytes.into()
 }
@@ -108,14 +159,12 @@ mod tests {
         texts.iter().map(|text| Arc::new(SecretValue::new((*text).to_owned()).unwrap())).collect()
     }
 
-    fn in_pieces(values: &[Arc<SecretValue>], text: &str, size: usize) -> String {
+    /// The pieces that come out for these that go in.
+    fn pieces(values: &[Arc<SecretValue>], pieces: &[&[u8]]) -> Vec<Vec<u8>> {
         let mut redactor = Redactor::new(values.to_vec());
-        let mut all = Vec::new();
-        for piece in text.as_bytes().chunks(size) {
-            all.extend_from_slice(&redactor.push(Bytes::copy_from_slice(piece)));
-        }
-        all.extend_from_slice(&redactor.finish());
-        String::from_utf8(all).unwrap()
+        let mut all: Vec<_> = pieces.iter().map(|piece| redactor.push(piece).to_vec()).collect();
+        all.push(redactor.finish().to_vec());
+        all
     }
 
     #[test]
@@ -123,10 +172,15 @@ mod tests {
         let cases: &[(&[&str], &str, &str)] = &[
             (&["topsecret"], "a topsecret b", "a ********* b"),
             (&["topsecret"], "topsecre", "topsecre"),
+            (&["topsecret"], "topsecre\ntopsecret\n", "topsecre\n*********\n"),
             (&["topsecret"], "toptopsecrettop", "top*********top"),
             (&["abababab"], "xababababababx", "x************x"),
             (&["topsecret", "secretary"], "topsecretary", "************"),
-            (&["topsecret"], "746f70736563726574", "******************"),
+            (
+                &["topsecret"],
+                "746f70736563726574 746F70736563726574",
+                "****************** ******************",
+            ),
             // `u:topsecret` in base64: the digits that the value alone decides.
             (&["topsecret"], "dTp0b3BzZWNyZXQ=", "dTp***********Q="),
             (&["top secret"], "k=top%20secret&l=top+secret", "k=************&l=**********"),
@@ -135,21 +189,42 @@ mod tests {
                 "Top%2FSecret Top%2fSecret Top\\/Secret",
                 "************ ************ ***********",
             ),
+            (
+                &["a+b/c=\"9x&"],
+                "a%2Bb/c%3D\"9x& a\\u002Bb/c=\\\"9x&",
+                "************** ****************",
+            ),
+            (&["a+b/c=\"9x&"], "a&#43;b&#x2F;c=&quot;9x&amp;!", "****************************!"),
         ];
         for (secrets, text, expected) in cases {
             let values = values(secrets);
             for size in 1..=text.len() {
-                assert_eq!(in_pieces(&values, text, size), *expected, "{text} in {size}");
+                let chunks: Vec<&[u8]> = text.as_bytes().chunks(size).collect();
+                let all = pieces(&values, &chunks).concat();
+                assert_eq!(String::from_utf8(all).unwrap(), *expected, "{text} in {size}");
             }
         }
     }
 
     #[test]
-    fn bytes_without_a_value_pass_at_once() {
+    fn the_borders_of_pieces_do_not_tell_how_much_of_a_guess_is_right() {
+        let values = values(&["topsecret-value"]);
+        let sizes = |text: &str| -> Vec<usize> {
+            let padded = format!("{}{text}", "~".repeat(500));
+            pieces(&values, &[padded.as_bytes(), b"~"]).iter().map(Vec::len).collect()
+        };
+        let wrong = sizes("zzzzzzzzzzzzzz");
+        for right in 1..14 {
+            let guess = format!("{}{}", "z".repeat(14 - right), &"topsecret-value"[..right]);
+            assert_eq!(sizes(&guess), wrong, "{guess}");
+        }
+    }
+
+    #[test]
+    fn a_line_passes_at_once() {
         let mut redactor = Redactor::new(values(&["topsecret"]));
-        let event = Bytes::from_static(b"data: {\"text\": \"hello\"}\n\n");
-        let passed = redactor.push(event.clone());
-        assert_eq!(passed.as_ptr(), event.as_ptr(), "no copy is made");
+        let event = b"data: {\"text\": \"hello\"}\n\n";
+        assert_eq!(redactor.push(event), &event[..]);
         assert_eq!(redactor.holds(), 0);
     }
 }

@@ -11,6 +11,7 @@ use windlass_protocol::policy::SecretScheme;
 
 use super::SessionSecrets;
 use crate::reach::{NotReached, SessionEgress, Upstream};
+use crate::rules::RefusalReason;
 use crate::tunnel::Duplex;
 use crate::web::{self, TunnelEnd};
 
@@ -23,7 +24,11 @@ pub(crate) async fn serve(
     egress: &Arc<SessionEgress>,
 ) {
     let Upstream { host, port, stream, .. } = upstream;
-    let authority = secrets.authority();
+    let Some(authority) = secrets.authority() else {
+        let why = NotReached::Refused(RefusalReason::NoAuthority);
+        egress.ledger.note(&host, port, Err(why)).await;
+        return;
+    };
     let config = match authority.server_for(&host) {
         Ok(config) => config,
         Err(error) => {

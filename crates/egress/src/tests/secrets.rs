@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
-use windlass_protocol::policy::{SecretName, SecretRule};
+use windlass_protocol::policy::{SecretName, SecretRule, SecretRuleSet};
 
 use super::world::{Client, Host, Manner, UNHURRIED, World, within};
 use crate::secrets::{Authority, SecretSource, SecretValue, SessionSecrets};
@@ -39,6 +39,10 @@ fn authority(roots: Vec<CertificateDer<'static>>) -> (Authority, CertificateDer<
     let key = Authority::new_key().unwrap();
     let made = Authority::with_roots(&key, &mut certificate, roots).unwrap();
     (made, CertificateDer::from_pem_slice(certificate.unwrap().as_bytes()).unwrap())
+}
+
+fn of(rules: Vec<SecretRule>) -> SecretRuleSet {
+    SecretRuleSet { rules, past: Vec::new() }
 }
 
 fn trusting(certificate: CertificateDer<'static>) -> Arc<ClientConfig> {
@@ -90,8 +94,11 @@ impl TlsWorld {
         let secret_rules =
             rules.iter().map(|rule| SecretRule::parse(&rule.replace("{}", &port)).unwrap());
         let value = Arc::new(SecretValue::new(VALUE.to_owned()).unwrap());
-        let secrets =
-            SessionSecrets::new(secret_rules.collect(), Arc::new(OneSecret(value)), Arc::new(node));
+        let secrets = SessionSecrets::new(
+            of(secret_rules.collect()),
+            Arc::new(OneSecret(value)),
+            Some(Arc::new(node)),
+        );
         let hosts = ["api.test:{}=127.0.0.1", "evil.test:{}=127.0.0.1"];
         let world =
             World::with_secrets(&hosts, &host, UNHURRIED, &["127.0.0.1"], Some(secrets)).await;
@@ -265,7 +272,8 @@ async fn unencrypted_requests_follow_rules_for_http() {
     let (node, _) = authority(Vec::new());
     let rule = SecretRule::parse(&format!("K=http://api.test:{port}/")).unwrap();
     let value = Arc::new(SecretValue::new(VALUE.to_owned()).unwrap());
-    let secrets = SessionSecrets::new(vec![rule], Arc::new(OneSecret(value)), Arc::new(node));
+    let secrets =
+        SessionSecrets::new(of(vec![rule]), Arc::new(OneSecret(value)), Some(Arc::new(node)));
     let hosts = ["api.test:{}=127.0.0.1", "evil.test:{}=127.0.0.1"];
     let world = World::with_secrets(&hosts, &host, UNHURRIED, &["127.0.0.1"], Some(secrets)).await;
     let head = |host: &str, header: &str| {
@@ -298,7 +306,72 @@ async fn rules_change_on_a_live_session() {
     ask(&mut stream, request).await;
     let rule = format!("K=https://api.test:{}/v2", world.host.port());
     let rules = vec![SecretRule::parse(&rule).unwrap()];
-    world.world.ledger.secrets().unwrap().set_rules(rules);
+    let secrets = world.world.ledger.secrets().unwrap();
+    secrets.change_rules(rules, |_| Ok::<_, ()>(())).unwrap();
     ask(&mut stream, request).await;
     assert_eq!(world.host.heard().matches(VALUE).count(), 1, "the second request had no value");
+}
+
+#[tokio::test]
+async fn a_host_that_knew_the_value_is_searched_after_the_rules_are_gone() {
+    let answer = "HTTP/1.1 200 OK\n\ntopsecret-value";
+    let world = TlsWorld::new(&["K=https://api.test:{}/"], "api.test", answer).await;
+    let request = "GET / HTTP/1.1\nhost: api.test\n\n";
+    world.request(request).await;
+    let secrets = world.world.ledger.secrets().unwrap();
+    secrets.change_rules(Vec::new(), |_| Ok::<_, ()>(())).unwrap();
+    let response = world.request(request).await;
+    assert!(response.ends_with("***************"), "{response}");
+    assert_eq!(world.host.heard().matches(VALUE).count(), 1);
+}
+
+#[tokio::test]
+async fn a_host_of_a_rule_is_reached_by_http_1_and_tls_only() {
+    let host = Host::new(Manner::Answer("topsecret-value")).await;
+    let port = host.port();
+    let rule = SecretRule::parse(&format!("K=http://api.test:{port}/")).unwrap();
+    let value = Arc::new(SecretValue::new(VALUE.to_owned()).unwrap());
+    let secrets = SessionSecrets::new(of(vec![rule]), Arc::new(OneSecret(value)), None);
+    let hosts = ["api.test:{}=127.0.0.1"];
+    let world = World::with_secrets(&hosts, &host, UNHURRIED, &["127.0.0.1"], Some(secrets)).await;
+    for bytes in [
+        &b"GET /last\r\n\r\n"[..],
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x80\x2e\x01\x03\x01 an SSL 2 hello",
+        b"anything\r\n\r\n",
+    ] {
+        let mut client = world.tunnel(&format!("api.test:{port}")).await;
+        client.say(bytes).await;
+        assert_eq!(client.rest().await, b"", "{bytes:?}");
+    }
+    // Half a line, then the end.
+    let mut client = world.tunnel(&format!("api.test:{port}")).await;
+    client.say(b"GET /last HTTP/1.1").await;
+    client.0.shutdown().await.unwrap();
+    assert_eq!(client.rest().await, b"");
+    assert_eq!(host.heard(), "");
+    // A WebSocket cannot be searched frame by frame.
+    let mut client = world.tunnel(&format!("api.test:{port}")).await;
+    let head =
+        "GET / HTTP/1.1\r\nhost: api.test\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+    client.say(head.as_bytes()).await;
+    assert!(client.answer().await.starts_with("HTTP/1.1 501"));
+}
+
+#[tokio::test]
+async fn without_an_authority_tls_to_a_host_of_a_rule_is_refused() {
+    let host = Host::new(Manner::Echo).await;
+    let port = host.port();
+    let rule = SecretRule::parse(&format!("K=https://api.test:{port}/")).unwrap();
+    let value = Arc::new(SecretValue::new(VALUE.to_owned()).unwrap());
+    let secrets = SessionSecrets::new(of(vec![rule]), Arc::new(OneSecret(value)), None);
+    let hosts = ["api.test:{}=127.0.0.1"];
+    let world = World::with_secrets(&hosts, &host, UNHURRIED, &["127.0.0.1"], Some(secrets)).await;
+    let Client(stream) = world.tunnel(&format!("api.test:{port}")).await;
+    let (_, certificate) = authority(Vec::new());
+    let name = ServerName::try_from("api.test").unwrap();
+    let connected = within(TlsConnector::from(trusting(certificate)).connect(name, stream)).await;
+    assert!(connected.is_err());
+    assert_eq!(host.heard(), "");
+    assert!(world.refusals()[0].1.contains("authority"), "{:?}", world.refusals());
 }

@@ -11,18 +11,22 @@ use hyper::{Request, Response, StatusCode, Uri, Version};
 use windlass_protocol::policy::BodyPlaceholder;
 
 use super::relay::{Relay, Switch, strip};
-use super::responses::{ProxyResponse, bad_gateway, bad_request, refused};
+use super::responses::{ProxyResponse, bad_gateway, bad_request, not_implemented, refused};
 use super::{PendingUpgrade, UpgradeSlot, WebSocketEnds};
 use crate::reach::{NotReached, SessionEgress};
 use crate::rules::RefusalReason;
 use crate::secrets::bodies::{ForwardedBody, RedactedBody, SearchedBody, unchecked};
 use crate::secrets::redaction::{Redactor, redacted};
 use crate::secrets::{Origin, SecretValue};
+use crate::tunnel::is_guarded;
 
 /// Where a request goes, and for which session.
 pub(super) struct Destination<'d> {
     pub egress: &'d Arc<SessionEgress>,
+    /// The host that the connection leads to. Secrets follow it.
     pub origin: Origin<'d>,
+    /// The host that the request names, which was checked.
+    pub named: &'d str,
 }
 
 /// Forwards a request with the checked host as its `Host` header and with the secrets that its rules allow.
@@ -32,10 +36,13 @@ pub(super) async fn forward(
     relay: &mut Relay,
     slot: &UpgradeSlot,
 ) -> ProxyResponse {
-    let Some(host_header) = host_header(&to.origin) else {
+    let Some(host_header) = host_header(&Origin { host: to.named, ..to.origin }) else {
         return bad_request("the host name cannot be a Host header");
     };
     let switch = Switch::requested_by(request.headers());
+    if switch == Switch::WebSocket && is_guarded(to.origin.host, to.origin.port, to.egress) {
+        return not_implemented("WebSocket to a host that may know a secret is not supported");
+    }
     let client = hyper::upgrade::on(&mut request);
     strip(request.headers_mut(), switch);
     request.headers_mut().insert(HOST, host_header);
@@ -61,10 +68,9 @@ pub(super) async fn forward(
     strip(response.headers_mut(), if switched { switch } else { Switch::No });
     redact_head(&mut response, &values);
     let driver = relay.driver();
-    let redactor = (!values.is_empty()).then(|| Redactor::new(values));
     if switched {
         let host = hyper::upgrade::on(&mut response);
-        let ends = WebSocketEnds { client, host, driver, redactor };
+        let ends = WebSocketEnds { client, host, driver };
         slot.set(PendingUpgrade::WebSocket(ends));
         return response.map(BodyExt::boxed_unsync);
     }
@@ -74,10 +80,10 @@ pub(super) async fn forward(
             let _ = &driver;
             frame
         });
-        match redactor {
-            Some(redactor) => RedactedBody::new(body, redactor).boxed_unsync(),
-            None => body.boxed_unsync(),
+        if values.is_empty() {
+            return body.boxed_unsync();
         }
+        RedactedBody::new(body, Redactor::new(values)).boxed_unsync()
     })
 }
 
@@ -90,12 +96,13 @@ impl Destination<'_> {
         let Some(secrets) = self.egress.ledger.secrets() else {
             return Ok((request.map(unchecked), Vec::new()));
         };
+        let secrets = secrets.for_request();
         let (mut head, body) = request.into_parts();
-        let body = match secrets.screen(&mut head, &self.origin)?.body {
+        let body = match secrets.screen(&mut head, &self.origin)? {
             BodyPlaceholder::Pass => unchecked(body),
             BodyPlaceholder::Refuse => SearchedBody::new(body, self.on_found()).boxed_unsync(),
         };
-        Ok((Request::from_parts(head, body), secrets.values_for(&self.origin)))
+        Ok((Request::from_parts(head, body), secrets.values_of(&self.origin)))
     }
 
     /// Counts the refusal of a request whose body has a placeholder. The request breaks off.

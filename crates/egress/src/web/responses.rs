@@ -21,6 +21,10 @@ pub(super) fn bad_request(what: &str) -> ProxyResponse {
     say(StatusCode::BAD_REQUEST, format!("windlass: {what}\n"))
 }
 
+pub(super) fn not_implemented(what: &str) -> ProxyResponse {
+    say(StatusCode::NOT_IMPLEMENTED, format!("windlass: {what}\n"))
+}
+
 pub(super) fn bad_gateway(what: &str) -> ProxyResponse {
     say(StatusCode::BAD_GATEWAY, format!("windlass: {what}\n"))
 }

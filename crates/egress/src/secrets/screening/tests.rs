@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use hyper::Request;
-use windlass_protocol::policy::{SecretName, SecretScheme};
+use windlass_protocol::policy::{SecretName, SecretRuleSet, SecretScheme};
 
 use super::*;
-use crate::secrets::{Authority, SecretSource};
+use crate::secrets::{Authority, SecretSource, SessionSecrets};
 
 /// Values by name.
 #[derive(Debug)]
@@ -27,7 +27,8 @@ fn secrets(rules: &[&str]) -> SessionSecrets {
     let key = Authority::new_key().unwrap();
     let authority = Authority::with_roots(&key, &mut None, Vec::new()).unwrap();
     let values = Values([("K", "topsecret/1"), ("L", "othersecret")].into());
-    SessionSecrets::new(rules, Arc::new(values), Arc::new(authority))
+    let rules = SecretRuleSet { rules, past: Vec::new() };
+    SessionSecrets::new(rules, Arc::new(values), Some(Arc::new(authority)))
 }
 
 /// Screens `METHOD PATH`, then `header: value` lines. Returns the path and the headers, or the reason of the refusal.
@@ -41,7 +42,7 @@ fn screened(rules: &[&str], request: &str) -> Result<String, RefusalReason> {
     }
     let (mut head, ()) = builder.body(()).unwrap().into_parts();
     let origin = Origin { scheme: SecretScheme::Https, host: "a.test", port: 443 };
-    secrets(rules).screen(&mut head, &origin)?;
+    secrets(rules).for_request().screen(&mut head, &origin)?;
     head.headers.remove(ACCEPT_ENCODING);
     let headers = head.headers.iter().map(|(name, value)| {
         assert!(value.is_sensitive() || !value.to_str().unwrap().contains("secret"), "{name}");
@@ -92,6 +93,8 @@ fn a_value_goes_where_its_rule_says() {
         ),
         // The code's own header stays.
         (bearer, "GET /v1\nauthorization: Bearer mine", "/v1\nauthorization: Bearer mine"),
+        // A narrow rule: no other path or method by a header.
+        (bearer, "GET /v1\nx-original-url: /v2", "/v1\nauthorization: Bearer topsecret/1"),
         // Not matched: nothing is added.
         (bearer, "GET /v2", "/v2"),
         ("K=https://a.test/v1,methods=POST", "GET /v1", "/v1"),
@@ -121,6 +124,15 @@ fn a_placeholder_anywhere_else_is_refused() {
         // Of a secret that no rule names.
         "GET /v1\nx-other: windlass-secret-M-placeholder".to_owned(),
         "GET /v1\nwindlass-secret-k-placeholder: x".to_owned(),
+        format!("{PLACEHOLDER} /v2"),
+        format!(
+            "GET /v2\nauthorization: Basic {}",
+            STANDARD.encode(format!("u:{PLACEHOLDER}")).trim_end_matches('=')
+        ),
+        format!(
+            "GET /v1\nauthorization: basic\t{}",
+            STANDARD.encode("u\n:windlass-secret-L-placeholder")
+        ),
     ] {
         assert_eq!(screened(&rules, &request), Err(RefusalReason::SecretPlaceholder), "{request}");
     }
@@ -138,4 +150,12 @@ fn two_secrets_go_into_one_request() {
     let found = screened(&rules, "GET /").unwrap();
     assert!(found.contains("authorization: Bearer topsecret/1"), "{found}");
     assert!(found.contains("x-app: othersecret"), "{found}");
+}
+
+#[test]
+fn another_parameter_of_a_query_rule_is_searched_decoded() {
+    let rules = ["K=https://a.test/,query=key"];
+    let refused = Err(RefusalReason::SecretPlaceholder);
+    assert_eq!(screened(&rules, "GET /?a=%77indlass-secret-K-placeholder"), refused);
+    assert_eq!(screened(&rules, "GET /?%77indlass-secret-K-placeholder=a"), refused);
 }
