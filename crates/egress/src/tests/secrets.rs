@@ -355,7 +355,7 @@ async fn a_host_of_a_rule_is_reached_by_http_1_and_tls_only() {
     let head =
         "GET / HTTP/1.1\r\nhost: api.test\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
     client.say(head.as_bytes()).await;
-    assert!(client.answer().await.starts_with("HTTP/1.1 501"));
+    assert!(client.answer().await.starts_with("HTTP/1.1 426"));
 }
 
 #[tokio::test]

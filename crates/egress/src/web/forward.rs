@@ -11,7 +11,7 @@ use hyper::{Request, Response, StatusCode, Uri, Version};
 use windlass_protocol::policy::BodyPlaceholder;
 
 use super::relay::{Relay, Switch, strip};
-use super::responses::{ProxyResponse, bad_gateway, bad_request, not_implemented, refused};
+use super::responses::{ProxyResponse, bad_gateway, bad_request, only_http, refused};
 use super::{PendingUpgrade, UpgradeSlot, WebSocketEnds};
 use crate::reach::{NotReached, SessionEgress};
 use crate::rules::RefusalReason;
@@ -41,7 +41,7 @@ pub(super) async fn forward(
     };
     let switch = Switch::requested_by(request.headers());
     if switch == Switch::WebSocket && is_guarded(to.origin.host, to.origin.port, to.egress) {
-        return not_implemented("WebSocket to a host that may know a secret is not supported");
+        return only_http("WebSocket to a host that may know a secret is not supported");
     }
     let client = hyper::upgrade::on(&mut request);
     strip(request.headers_mut(), switch);

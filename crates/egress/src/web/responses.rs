@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::ext::ReasonPhrase;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderValue, UPGRADE};
 use hyper::{Response, StatusCode};
 
 use crate::reach::NotReached;
@@ -21,8 +21,11 @@ pub(super) fn bad_request(what: &str) -> ProxyResponse {
     say(StatusCode::BAD_REQUEST, format!("windlass: {what}\n"))
 }
 
-pub(super) fn not_implemented(what: &str) -> ProxyResponse {
-    say(StatusCode::NOT_IMPLEMENTED, format!("windlass: {what}\n"))
+/// Only HTTP/1.1 is possible here. Clients that have a second way without WebSocket take it at once by this status.
+pub(super) fn only_http(what: &str) -> ProxyResponse {
+    let mut response = say(StatusCode::UPGRADE_REQUIRED, format!("windlass: {what}\n"));
+    response.headers_mut().insert(UPGRADE, HeaderValue::from_static("HTTP/1.1"));
+    response
 }
 
 pub(super) fn bad_gateway(what: &str) -> ProxyResponse {
