@@ -37,8 +37,9 @@ enum SecretCommand {
     /// Set a secret: the value comes from the terminal or from standard input
     Set {
         /// Letters, digits and _
-        #[arg(value_name = "NAME", value_parser = parse_name)]
-        name: SecretName,
+        // Parsed later: an error of the command line would repeat a value that was typed here by mistake.
+        #[arg(value_name = "NAME")]
+        name: String,
     },
     /// List the secrets, without their values
     List {
@@ -74,14 +75,19 @@ fn parse_name(text: &str) -> Result<SecretName, BadSecretName> {
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     // The value is read before a node is started: an interrupt at the prompt leaves nothing behind.
-    let value = match &args.command {
-        SecretCommand::Set { name } => Some(read_value(name, terminal)?),
+    let new = match &args.command {
+        SecretCommand::Set { name } => {
+            let name = SecretName::parse(name.clone())?;
+            let value = read_value(&name, terminal)?;
+            Some((name, value))
+        }
         _ => None,
     };
     let client = node_access::connect_or_start().await?;
     match args.command {
-        SecretCommand::Set { name } => {
-            client.set_secret(&name, value.unwrap_or_default()).await?;
+        SecretCommand::Set { .. } => {
+            let Some((name, value)) = new else { bail!("no value was read") };
+            client.set_secret(&name, value).await?;
             terminal.note(&format!(
                 "secret {name} is set; let a session use it with --secret {name}=URL"
             ))?;

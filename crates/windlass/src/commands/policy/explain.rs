@@ -9,7 +9,9 @@ use windlass_confine::survey::FileSurvey;
 use windlass_confine::{MachineSupport, ProtectedEntry};
 use windlass_protocol::confinement::{Control, ControlReport, ControlState, Isolation};
 use windlass_protocol::policy::expand_home;
-use windlass_protocol::policy::{Limits, Network, Policy, UnixSockets, WorkspaceAccess};
+use windlass_protocol::policy::{
+    Limits, Network, Policy, SecretRule, UnixSockets, WorkspaceAccess,
+};
 
 use crate::outlook::{Outlook, site_here};
 use crate::policy_options::PolicyOptions;
@@ -75,7 +77,7 @@ impl Subject<'_> {
         let mut lines = vec![ExplainLine::strong(format!("A session in {workspace}{level}"))];
         let groups = [
             ("Files", self.files()),
-            ("Network", vec![self.network(), self.sockets()]),
+            ("Network", self.network_and_sockets()),
             ("System", self.system()),
             ("Limits", self.limits()),
         ];
@@ -189,6 +191,29 @@ impl Subject<'_> {
             }
         };
         Sentence { text, rests_on: &[Control::Network] }
+    }
+
+    fn network_and_sockets(&self) -> Vec<Sentence> {
+        let mut sentences = vec![self.network()];
+        sentences.extend(self.secrets());
+        sentences.push(self.sockets());
+        sentences
+    }
+
+    /// Where secrets of the node go.
+    fn secrets(&self) -> Vec<Sentence> {
+        let sentence = |rule: &SecretRule| {
+            let methods = if rule.methods.is_empty() {
+                "all requests".to_owned()
+            } else {
+                format!("{} requests", rule.methods.join(" and "))
+            };
+            let (name, to) = (&rule.name, &rule.to);
+            let text =
+                format!("never has the secret {name}; the proxy puts it into {methods} to {to}");
+            Sentence { text, rests_on: &[Control::Network] }
+        };
+        self.policy.secrets.iter().map(sentence).collect()
     }
 
     fn sockets(&self) -> Sentence {
@@ -407,13 +432,15 @@ mod tests {
         );
         let request = r#"{"preset": "read-only", "readable": ["/usr"], "writable": ["/srv/out"],
             "network": {"hosts": ["a.test", "*.b.test:443"]}, "environment": ["CI"],
+            "secrets": [{"name": "KEY", "to": "https://c.test/v1", "methods": ["GET"]}],
             "limits": {"cpu_percent": 150, "wall_s": 90}}"#;
         check(
             &explained(request, Isolation::Full, &[]),
             &[
                 "may read only /usr and the workspace, except ~/keys\n",
                 "may write only /srv/out and private",
-                "can reach a.test and *.b.test:443 through the node's proxy, and no other host\n",
+                "can reach a.test, *.b.test:443 and c.test:443 through the node's proxy, and no other host\n",
+                "never has the secret KEY; the proxy puts it into GET requests to https://c.test/v1\n",
                 "gets the usual environment variables, CI and no others",
                 "processor time: 150 % of a core\n",
                 "lifetime: 1m30s",
