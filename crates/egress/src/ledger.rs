@@ -61,7 +61,7 @@ impl DecisionSink for mpsc::Sender<Decision> {
 #[derive(Debug)]
 pub struct Ledger {
     rules: Vec<HostRule>,
-    secrets: Option<SessionSecrets>,
+    secrets: Option<Arc<SessionSecrets>>,
     owner: Box<dyn DecisionSink>,
     now_ms: fn() -> u64,
     connections: Arc<Semaphore>,
@@ -117,12 +117,12 @@ impl Ledger {
     }
 
     /// A ledger whose proxy sends secrets.
-    pub fn with_secrets(self, secrets: SessionSecrets) -> Self {
+    pub fn with_secrets(self, secrets: Arc<SessionSecrets>) -> Self {
         Self { secrets: Some(secrets), ..self }
     }
 
     /// The secrets of the session, if it was made with secret rules.
-    pub fn secrets(&self) -> Option<&SessionSecrets> {
+    pub fn secrets(&self) -> Option<&Arc<SessionSecrets>> {
         self.secrets.as_ref()
     }
 

@@ -15,6 +15,7 @@ pub(crate) mod value;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use tokio::sync::watch;
 use windlass_protocol::policy::{SecretName, SecretRule, SecretRuleSet, SecretScheme};
 
 use crate::rules::RefusalReason;
@@ -35,6 +36,8 @@ pub struct SessionSecrets {
     state: Mutex<SecretState>,
     /// Locked while the rules change, so that changes are stored in the order in which they take effect.
     changing: Mutex<()>,
+    /// Counts the changes of rules and the new values that were sent.
+    changes: watch::Sender<u64>,
     source: Arc<dyn SecretSource>,
     /// Absent if it cannot be opened. Then TLS to the hosts of rules is refused.
     authority: Option<Arc<Authority>>,
@@ -67,7 +70,13 @@ impl SessionSecrets {
         authority: Option<Arc<Authority>>,
     ) -> Self {
         let state = Mutex::new(SecretState { rules: Arc::new(rules), sent: Vec::new() });
-        Self { state, changing: Mutex::default(), source, authority }
+        Self {
+            state,
+            changing: Mutex::default(),
+            changes: watch::Sender::new(0),
+            source,
+            authority,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, SecretState> {
@@ -90,7 +99,23 @@ impl SessionSecrets {
         let changed = self.rules().replaced_by(rules);
         store(&changed)?;
         self.lock().rules = Arc::new(changed);
+        self.changes.send_modify(|count| *count += 1);
         Ok(())
+    }
+
+    /// Returns when the host may know a secret. Connections to it whose bytes the proxy does not read must end then.
+    pub(crate) async fn until_guarded(&self, host: &str, port: u16) {
+        let mut changes = self.changes.subscribe();
+        while !self.guards(host, port) {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The number of changes so far. The values of a response may have changed if it has.
+    pub(crate) fn changes(&self) -> u64 {
+        *self.changes.borrow()
     }
 
     pub(crate) fn authority(&self) -> Option<&Arc<Authority>> {
@@ -138,6 +163,8 @@ impl RequestSecrets<'_> {
             }
             let (host, port) = (origin.host.to_owned(), origin.port);
             state.sent.push(SentValue { host, port, value: value.clone() });
+            drop(state);
+            self.session.changes.send_modify(|count| *count += 1);
         }
         Ok(value)
     }

@@ -34,7 +34,13 @@ pub(super) async fn run(
     egress: &Arc<SessionEgress>,
 ) {
     match open(&mut client, &mut upstream, egress).await {
-        Ok(Opening::Bytes) => copy(client, upstream.stream).await,
+        Ok(Opening::Bytes) => {
+            let Upstream { host, port, stream, .. } = upstream;
+            tokio::select! {
+                () = copy(client, stream) => {}
+                () = until_guarded(&host, port, egress) => {}
+            }
+        }
         Ok(Opening::Http(held)) => web::serve_tunnel(client, held, upstream, egress).await,
         Ok(Opening::EndTls(held)) => {
             if let Some(secrets) = egress.ledger.secrets() {
@@ -218,6 +224,14 @@ fn sends_secrets(name: Option<&str>, upstream: &Upstream, egress: &SessionEgress
 /// Whether a host may know a secret, so that the proxy reads all that the host sends.
 pub(super) fn is_guarded(host: &str, port: u16, egress: &SessionEgress) -> bool {
     egress.ledger.secrets().is_some_and(|secrets| secrets.guards(host, port))
+}
+
+/// Returns when a change of rules makes the host one that may know a secret.
+pub(super) async fn until_guarded(host: &str, port: u16, egress: &SessionEgress) {
+    match egress.ledger.secrets() {
+        Some(secrets) => secrets.until_guarded(host, port).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Whether a name that a client requests inside a tunnel is the tunnel's host, or another host that

@@ -46,6 +46,8 @@ struct WebSocketEnds {
     client: OnUpgrade,
     host: OnUpgrade,
     driver: Arc<Driver>,
+    /// The host that the connection leads to, and its port.
+    at: (String, u16),
 }
 
 /// Where a request handler leaves the upgrade of its connection. Requests of one connection are
@@ -85,7 +87,7 @@ pub(super) async fn serve_proxy(client: impl Duplex, egress: &Arc<SessionEgress>
                 tunnel::run(TokioIo::new(client), upstream, egress).await;
             }
         }
-        Some(PendingUpgrade::WebSocket(ends)) => join(ends).await,
+        Some(PendingUpgrade::WebSocket(ends)) => join(ends, egress).await,
         None => {}
     }
 }
@@ -211,7 +213,7 @@ pub(super) async fn serve_requests(
         }
     }
     if let Some(PendingUpgrade::WebSocket(ends)) = slot.take() {
-        join(ends).await;
+        join(ends, egress).await;
     }
 }
 
@@ -294,10 +296,13 @@ fn requested_hosts(request: &Request<Incoming>) -> Option<Vec<String>> {
 }
 
 /// Copies bytes between client and host after both switched to WebSocket.
-async fn join(ends: WebSocketEnds) {
-    let WebSocketEnds { client, host, driver } = ends;
+async fn join(ends: WebSocketEnds, egress: &SessionEgress) {
+    let WebSocketEnds { client, host, driver, at: (name, port) } = ends;
     let (Ok(client), Ok(host)) = (client.await, host.await) else { return };
-    tunnel::copy(TokioIo::new(client), TokioIo::new(host)).await;
+    tokio::select! {
+        () = tunnel::copy(TokioIo::new(client), TokioIo::new(host)) => {}
+        () = tunnel::until_guarded(&name, port, egress) => {}
+    }
     drop(driver);
 }
 

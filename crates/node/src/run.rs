@@ -95,7 +95,8 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
         .sweep(|id| SessionId::parse(id).is_ok_and(|id| context.sessions.knows(&id)));
     tokio::spawn(context.host.cgroups.clone().tend());
     context.host.placeholders.take_over(|id| context.sessions.knows(id));
-    context.host.secrets.live_rules.sweep(|id| context.sessions.knows(id));
+    let live = context.sessions.handles();
+    context.host.secrets.live_rules.sweep(|first| live.iter().any(|one| one.family == *first));
     tokio::spawn(provision::tend(context.host.provision.clone()));
     let sessions = context.clone();
     let find = Arc::new(move |id: &SessionId| sessions.sessions.find(id)?.egress);

@@ -4,17 +4,17 @@
 
 mod live_rules;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use windlass_egress::{Authority, AuthorityError, SecretSource, SecretValue, SessionSecrets};
-use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{SecretInfo, SecretList};
-use windlass_protocol::policy::{Policy, SecretName, SecretRuleSet};
+use windlass_protocol::policy::{Policy, SecretName, SecretRule, SecretRuleSet};
+use windlass_protocol::{ErrorCode, SessionId};
 
 use crate::failure::Failure;
 pub(crate) use live_rules::LiveRules;
@@ -54,6 +54,7 @@ pub(crate) struct Secrets {
     /// Where the certificates are that sessions trust. A session can read this directory.
     trusted_dir: PathBuf,
     authority: Mutex<Option<Arc<Authority>>>,
+    families: Mutex<HashMap<SessionId, Weak<SessionSecrets>>>,
     pub live_rules: LiveRules,
 }
 
@@ -64,7 +65,8 @@ impl Secrets {
         let store = Arc::new(SecretStore::open(dir.join("values"))?);
         let live_rules = LiveRules::new(dir.join("rules"));
         let trusted_dir = state_dir.join("trusted");
-        Ok(Self { store, dir, trusted_dir, authority: Mutex::default(), live_rules })
+        let (authority, families) = (Mutex::default(), Mutex::default());
+        Ok(Self { store, dir, trusted_dir, authority, families, live_rules })
     }
 
     pub fn list(&self) -> SecretList {
@@ -99,14 +101,34 @@ impl Secrets {
         })
     }
 
-    /// What a session's proxy needs to send secrets. If the authority cannot be opened, the proxy refuses TLS to the
-    /// hosts of the rules. Blocks, unless [`Self::prepare`] was called.
-    pub fn for_session(&self, rules: SecretRuleSet) -> SessionSecrets {
+    /// What the proxy of a family of sessions needs to send secrets: twins share it, because they share the proxy.
+    /// `made_with` are the rules of the session's record. If the authority cannot be opened, the proxy refuses TLS to
+    /// the hosts of the rules. Blocks, unless [`Self::prepare`] was called.
+    pub fn for_family(
+        &self,
+        family: &SessionId,
+        made_with: Vec<SecretRule>,
+    ) -> Arc<SessionSecrets> {
+        let mut families = self.families.lock().expect("no holder of this lock can panic");
+        families.retain(|_, secrets| secrets.strong_count() > 0);
+        if let Some(known) = families.get(family).and_then(Weak::upgrade) {
+            return known;
+        }
+        let made_with = SecretRuleSet { rules: made_with, past: Vec::new() };
+        let rules = match self.live_rules.load(family) {
+            Ok(changed) => changed.unwrap_or(made_with),
+            Err(error) => {
+                tracing::error!(session = %family, %error, "cannot read the changed secret rules; none holds");
+                made_with.replaced_by(Vec::new())
+            }
+        };
         let authority = self.authority();
         if let Err(error) = &authority {
             tracing::error!(%error, "cannot open the certificate authority; TLS with secrets is refused");
         }
-        SessionSecrets::new(rules, self.store.clone(), authority.ok())
+        let made = Arc::new(SessionSecrets::new(rules, self.store.clone(), authority.ok()));
+        families.insert(family.clone(), Arc::downgrade(&made));
+        made
     }
 
     /// The directory with the certificates that a session of this policy trusts.
@@ -138,15 +160,15 @@ impl Secrets {
         let key_file = self.dir.join("authority.key");
         let certificate_file = self.dir.join("authority.pem");
         make_dir(&self.dir, 0o700)?;
-        let key = match read(&key_file)? {
-            Some(key) => key,
+        // A certificate without its key is of no use: both are made anew.
+        let (key, stored) = match read(&key_file)? {
+            Some(key) => (key, read(&certificate_file)?),
             None => {
                 let key = Authority::new_key()?;
                 write(&key_file, key.as_bytes(), PRIVATE)?;
-                key
+                (key, None)
             }
         };
-        let stored = read(&certificate_file)?;
         let mut certificate = stored.clone();
         let authority = Authority::open(&key, &mut certificate)?;
         if let (None, Some(made)) = (stored, certificate) {

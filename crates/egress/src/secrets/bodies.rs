@@ -1,6 +1,7 @@
 //! Bodies of requests and responses: a request's body is searched for placeholders, a response's body is redacted.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::redaction::Redactor;
 use super::screening::{PLACEHOLDER_BYTES_MAX, placeholder_in};
+use super::value::SecretValue;
 
 /// The body of a request to a host.
 pub(crate) type ForwardedBody = UnsyncBoxBody<Bytes, BodyError>;
@@ -94,16 +96,29 @@ where
 }
 
 /// The body of a response with all values masked. Trailers are left out.
-#[derive(Debug)]
 pub(crate) struct RedactedBody<B> {
     body: B,
     redactor: Redactor,
+    /// The values that were added since the last call.
+    new_values: Box<dyn FnMut() -> Vec<Arc<SecretValue>> + Send>,
     ended: bool,
 }
 
 impl<B> RedactedBody<B> {
-    pub fn new(body: B, redactor: Redactor) -> Self {
-        Self { body, redactor, ended: false }
+    /// `new_values` is asked before each piece: a value that is sent to the host while its response is open may come
+    /// back in it.
+    pub fn new(
+        body: B,
+        new_values: impl FnMut() -> Vec<Arc<SecretValue>> + Send + 'static,
+    ) -> Self {
+        let redactor = Redactor::new(Vec::new());
+        Self { body, redactor, new_values: Box::new(new_values), ended: false }
+    }
+
+    fn push(&mut self, data: &[u8]) -> Bytes {
+        let more = (self.new_values)();
+        self.redactor.add(more);
+        self.redactor.push(data)
     }
 }
 
@@ -121,7 +136,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for RedactedBody<B> {
             }
             let passed = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(frame) => match frame?.into_data() {
-                    Ok(data) => self.redactor.push(&data),
+                    Ok(data) => self.push(&data),
                     Err(_) => continue,
                 },
                 None => {

@@ -45,15 +45,33 @@ struct BegunForm {
 
 impl Redactor {
     pub fn new(values: Vec<Arc<SecretValue>>) -> Self {
-        let forms = values.iter().flat_map(|value| value.forms());
-        let longest = forms.map(Form::bytes_max).max().unwrap_or(0);
-        let mut begins = Box::new([false; 256]);
-        for byte in 0..=u8::MAX {
-            let mut forms = values.iter().flat_map(|value| value.forms());
-            begins[usize::from(byte)] = forms.any(|form| form.can_begin(byte));
+        let mut redactor = Self {
+            values: Vec::new(),
+            longest: 0,
+            begins: Box::new([false; 256]),
+            held: Vec::new(),
+            searched: 0,
+            begun: Vec::new(),
+            found: Vec::new(),
+        };
+        redactor.add(values);
+        redactor
+    }
+
+    /// Adds the values that are new. They are found in the bytes that come from now on.
+    pub fn add(&mut self, values: Vec<Arc<SecretValue>>) {
+        for value in values {
+            if self.values.iter().any(|known| Arc::ptr_eq(known, &value)) {
+                continue;
+            }
+            for form in value.forms() {
+                self.longest = self.longest.max(form.bytes_max());
+                for byte in 0..=u8::MAX {
+                    self.begins[usize::from(byte)] |= form.can_begin(byte);
+                }
+            }
+            self.values.push(value);
         }
-        let (begun, found) = (Vec::new(), Vec::new());
-        Self { values, longest, begins, held: Vec::new(), searched: 0, begun, found }
     }
 
     /// Takes the next bytes. Returns what can be passed on.
@@ -125,27 +143,29 @@ impl Redactor {
 
     /// Passes on the first bytes, with the values in them masked.
     fn pass(&mut self, count: usize) -> Bytes {
-        let mut all = std::mem::take(&mut self.held);
+        let mut passed = std::mem::take(&mut self.held);
+        self.held = passed.split_off(count);
         for (from, to) in &self.found {
-            all[*from..*to].fill(MASK);
+            passed[(*from).min(count)..(*to).min(count)].fill(MASK);
         }
-        self.held = all.split_off(count);
-        // What a value covers of the held bytes is masked already.
-        self.found.clear();
+        // The rest of a value is masked when it is passed on. Until then other forms may go on in it.
+        self.found.retain_mut(|(from, to)| {
+            (*from, *to) = (from.saturating_sub(count), to.saturating_sub(count));
+            *to > 0
+        });
         self.searched = self.searched.saturating_sub(count);
         self.begun.retain_mut(|begun| {
             let stays = begun.start >= count;
-            begun.start = begun.start.wrapping_sub(count);
-            begun.at = begun.at.wrapping_sub(count);
+            begun.start = begun.start.saturating_sub(count);
+            begun.at = begun.at.saturating_sub(count);
             stays
         });
-        all.into()
+        passed.into()
     }
 }
 
 /// A text with all values masked.
-pub(crate) fn redacted(values: &[Arc<SecretValue>], text: &[u8]) -> Bytes {
-    let mut redactor = Redactor::new(values.to_vec());
+pub(crate) fn redacted(redactor: &mut Redactor, text: &[u8]) -> Bytes {
     let mut bytes = redactor.push(text).to_vec();
     bytes.extend_from_slice(&redactor.finish());
     bytes.into()
@@ -195,6 +215,11 @@ mod tests {
                 "************** ****************",
             ),
             (&["a+b/c=\"9x&"], "a&#43;b&#x2F;c=&quot;9x&amp;!", "****************************!"),
+            // Values that look like escapes themselves.
+            (&["p%2540ss-word"], "p%2540ss-word", "*************"),
+            (&["tom&amp;jerry99"], "tom&amp;jerry99", "***************"),
+            (&["abcdefg%", "Asecret-two"], "abcdefg%41secret-two", "********************"),
+            (&["it's-a-value"], "it&#039;s-a-value", "*****************"),
         ];
         for (secrets, text, expected) in cases {
             let values = values(secrets);

@@ -35,6 +35,10 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
+/// Other names by which some servers take a range of bytes.
+const REQUEST_RANGE: HeaderName = HeaderName::from_static("request-range");
+const MS_RANGE: HeaderName = HeaderName::from_static("x-ms-range");
+
 /// Headers by which some servers take another path or method than the request line's.
 const OVERRIDES: [HeaderName; 5] = [
     HeaderName::from_static("x-original-url"),
@@ -72,7 +76,7 @@ impl RequestSecrets<'_> {
         }
         if self.session.guards(origin.host, origin.port) {
             head.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-            for partial in [RANGE, IF_RANGE] {
+            for partial in [RANGE, IF_RANGE, REQUEST_RANGE, MS_RANGE] {
                 head.headers.remove(partial);
             }
         }

@@ -55,9 +55,10 @@ impl SecretValue {
         &self.text
     }
 
-    /// Whether the name of a header contains the value. Names have no upper case.
+    /// Whether the name of a header contains the value, as text or as hexadecimal digits. Names have no upper case.
     pub(crate) fn is_in_name(&self, name: &str) -> bool {
-        name.contains(&self.text.to_ascii_lowercase())
+        let hex: String = self.text.bytes().map(|byte| format!("{byte:02x}")).collect();
+        name.contains(&self.text.to_ascii_lowercase()) || name.contains(&hex)
     }
 
     /// The forms in which a response may contain the value.
@@ -72,33 +73,31 @@ impl fmt::Debug for SecretValue {
     }
 }
 
-/// The value as text, as hexadecimal digits, and as base64 at each of the three offsets that it can have in a longer
-/// text (`user:value`).
+/// The value byte by byte, as text with escapes, as hexadecimal digits, and as base64 at each of the three offsets that
+/// it can have in a longer text (`user:value`). Byte by byte too, because a value may itself look like an escape.
 fn forms(text: &str) -> Vec<Form> {
-    let hex = text.bytes().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect();
-    let base64 = (0..3).map(|before| Form::new(inner_base64(before, text), FormKind::Base64));
-    let plain =
-        [Form::new(text.as_bytes().to_vec(), FormKind::Text), Form::new(hex, FormKind::Hex)];
-    plain.into_iter().chain(base64).collect()
+    let mut forms = vec![Form::raw(text), Form::text(text), Form::hex(text)];
+    forms.extend((0..3).map(|before| Form::base64(text, before)));
+    forms
 }
 
 /// A form in which a response may contain a value: units that follow each other.
 #[derive(Debug)]
 pub(super) struct Form {
-    units: Vec<u8>,
-    kind: FormKind,
+    units: Vec<FormUnit>,
     /// The bytes with which the form can begin.
     first: Vec<u8>,
+    bytes_max: usize,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum FormKind {
-    /// Each character as it is, or escaped as URLs, JSON, JavaScript and HTML do.
-    Text,
-    /// Hexadecimal digits in either case.
-    Hex,
-    /// Digits of either alphabet of base64.
-    Base64,
+/// One character or digit of a form: its spellings. They are made once, so that a comparison costs about the same
+/// whether it succeeds or not.
+#[derive(Debug)]
+struct FormUnit {
+    /// As one byte.
+    plain: Vec<u8>,
+    /// As an escape of several bytes. Letters after the first byte may be in either case.
+    escapes: Vec<Vec<u8>>,
 }
 
 /// How the next unit of a form compares with bytes.
@@ -116,17 +115,40 @@ pub(super) enum StreamEnd {
     Reached,
 }
 
-/// The longest escape of one character: `\u002F`, `&#x2F;` or `&quot;`.
-const ESCAPE_BYTES_MAX: usize = 6;
-
 impl Form {
-    fn new(units: Vec<u8>, kind: FormKind) -> Self {
-        let first = match kind {
-            FormKind::Text => vec![units[0], b'%', b'\\', b'&', b'+'],
-            FormKind::Hex => vec![units[0], units[0].to_ascii_uppercase()],
-            FormKind::Base64 => vec![units[0], url_safe(units[0])],
-        };
-        Self { units, kind, first }
+    fn new(units: Vec<FormUnit>) -> Self {
+        let starts = units.first().into_iter().flat_map(|unit| {
+            unit.plain.iter().copied().chain(unit.escapes.iter().map(|escape| escape[0]))
+        });
+        let mut first: Vec<u8> = starts.collect();
+        first.sort_unstable();
+        first.dedup();
+        let bytes_max = units.iter().map(FormUnit::bytes_max).sum();
+        Self { units, first, bytes_max }
+    }
+
+    /// Each byte as it is.
+    fn raw(text: &str) -> Self {
+        Self::new(text.bytes().map(|byte| FormUnit::plain(&[byte])).collect())
+    }
+
+    /// Each character as it is, or escaped as URLs, JSON, JavaScript and HTML do.
+    fn text(text: &str) -> Self {
+        Self::new(text.bytes().map(FormUnit::escaped).collect())
+    }
+
+    /// Hexadecimal digits in either case.
+    fn hex(text: &str) -> Self {
+        let digits = text.bytes().flat_map(|byte| format!("{byte:02x}").into_bytes());
+        Self::new(
+            digits.map(|digit| FormUnit::plain(&[digit, digit.to_ascii_uppercase()])).collect(),
+        )
+    }
+
+    /// Digits of either alphabet of base64, if so many bytes come before the value.
+    fn base64(text: &str, before: usize) -> Self {
+        let digits = inner_base64(before, text).into_iter();
+        Self::new(digits.map(|digit| FormUnit::plain(&[digit, url_safe(digit)])).collect())
     }
 
     pub fn units(&self) -> usize {
@@ -139,26 +161,65 @@ impl Form {
 
     /// The most bytes that the form can have.
     pub fn bytes_max(&self) -> usize {
-        match self.kind {
-            FormKind::Text => self.units.len() * ESCAPE_BYTES_MAX,
-            FormKind::Hex | FormKind::Base64 => self.units.len(),
-        }
+        self.bytes_max
     }
 
     /// Compares a unit with the start of `bytes`.
     pub fn unit(&self, number: usize, bytes: &[u8], end: StreamEnd) -> UnitMatch {
-        let unit = self.units[number];
-        let Some(&first) = bytes.first() else { return UnitMatch::NeedsMore };
-        let one = |is_same: bool| if is_same { UnitMatch::Bytes(1) } else { UnitMatch::No };
-        match self.kind {
-            FormKind::Hex => one(first.eq_ignore_ascii_case(&unit)),
-            FormKind::Base64 => one(first == unit || first == url_safe(unit)),
-            // A last `&` is no escape that goes on.
-            FormKind::Text => match (text_unit(unit, first, bytes), end) {
-                (UnitMatch::NeedsMore, StreamEnd::Reached) => same(unit, first, 1),
-                (found, _) => found,
-            },
+        self.units[number].compare(bytes, end)
+    }
+}
+
+impl FormUnit {
+    fn plain(bytes: &[u8]) -> Self {
+        Self { plain: bytes.to_vec(), escapes: Vec::new() }
+    }
+
+    fn escaped(byte: u8) -> Self {
+        let mut plain = vec![byte];
+        if byte == b' ' {
+            plain.push(b'+');
         }
+        let mut escapes = vec![
+            format!("%{byte:02x}"),
+            format!("\\u{byte:04x}"),
+            format!("\\x{byte:02x}"),
+            format!("\\{}", char::from(byte)),
+            format!("&#{byte};"),
+            format!("&#0{byte};"),
+            format!("&#x{byte:x};"),
+        ];
+        let name = match byte {
+            b'&' => "&amp;",
+            b'<' => "&lt;",
+            b'>' => "&gt;",
+            b'"' => "&quot;",
+            b'\'' => "&apos;",
+            _ => "",
+        };
+        escapes.extend((!name.is_empty()).then(|| name.to_owned()));
+        Self { plain, escapes: escapes.into_iter().map(String::into_bytes).collect() }
+    }
+
+    fn bytes_max(&self) -> usize {
+        self.escapes.iter().map(Vec::len).max().unwrap_or(1)
+    }
+
+    fn compare(&self, bytes: &[u8], end: StreamEnd) -> UnitMatch {
+        let Some(&first) = bytes.first() else { return UnitMatch::NeedsMore };
+        let mut needs_more = false;
+        for escape in self.escapes.iter().filter(|escape| escape[0] == first) {
+            let length = bytes.len().min(escape.len());
+            let is_same = bytes[..length].eq_ignore_ascii_case(&escape[..length]);
+            if is_same && length == escape.len() {
+                return UnitMatch::Bytes(length);
+            }
+            needs_more |= is_same;
+        }
+        if needs_more && end == StreamEnd::Open {
+            return UnitMatch::NeedsMore;
+        }
+        if self.plain.contains(&first) { UnitMatch::Bytes(1) } else { UnitMatch::No }
     }
 }
 
@@ -169,71 +230,6 @@ fn url_safe(digit: u8) -> u8 {
         b'/' => b'_',
         other => other,
     }
-}
-
-/// Compares a character with bytes that are the character or an escape of it.
-fn text_unit(unit: u8, first: u8, bytes: &[u8]) -> UnitMatch {
-    // The escape comes first: a value may itself have a `%`, a backslash or an ampersand.
-    let escaped = match first {
-        b'%' => hex_escape(unit, bytes, 1, 2, ""),
-        b'\\' => match bytes.get(1) {
-            None => UnitMatch::NeedsMore,
-            Some(b'u') => either(hex_escape(unit, bytes, 2, 4, ""), same(unit, b'u', 2)),
-            Some(b'x') => either(hex_escape(unit, bytes, 2, 2, ""), same(unit, b'x', 2)),
-            Some(&next) => same(unit, next, 2),
-        },
-        b'&' => entity(unit, bytes),
-        b'+' if unit == b' ' => UnitMatch::Bytes(1),
-        _ => UnitMatch::No,
-    };
-    either(escaped, same(unit, first, 1))
-}
-
-fn same(unit: u8, byte: u8, length: usize) -> UnitMatch {
-    if unit == byte { UnitMatch::Bytes(length) } else { UnitMatch::No }
-}
-
-/// The first of two comparisons that is not `No`.
-fn either(one: UnitMatch, other: UnitMatch) -> UnitMatch {
-    if one == UnitMatch::No { other } else { one }
-}
-
-/// An escape of `digits` hexadecimal digits after `skip` bytes.
-fn hex_escape(unit: u8, bytes: &[u8], skip: usize, digits: usize, end: &str) -> UnitMatch {
-    let expected = format!("{:0digits$x}{end}", unit);
-    literal(expected.as_bytes(), bytes, skip)
-}
-
-/// Compares bytes after `skip` with a text, whose letters may be in either case.
-fn literal(expected: &[u8], bytes: &[u8], skip: usize) -> UnitMatch {
-    let there = &bytes[skip.min(bytes.len())..];
-    let length = there.len().min(expected.len());
-    if !there[..length].eq_ignore_ascii_case(&expected[..length]) {
-        return UnitMatch::No;
-    }
-    if length < expected.len() { UnitMatch::NeedsMore } else { UnitMatch::Bytes(skip + length) }
-}
-
-/// An HTML entity: a decimal number, a hexadecimal number or a name.
-fn entity(unit: u8, bytes: &[u8]) -> UnitMatch {
-    let name = match unit {
-        b'&' => "&amp;",
-        b'<' => "&lt;",
-        b'>' => "&gt;",
-        b'"' => "&quot;",
-        b'\'' => "&apos;",
-        _ => "",
-    };
-    let spellings = [format!("&#{unit};"), format!("&#x{unit:x};"), name.to_owned()];
-    let mut found = UnitMatch::No;
-    for spelling in spellings.iter().filter(|spelling| !spelling.is_empty()) {
-        match literal(spelling.as_bytes(), bytes, 0) {
-            UnitMatch::No => {}
-            UnitMatch::NeedsMore => found = UnitMatch::NeedsMore,
-            whole @ UnitMatch::Bytes(_) => return whole,
-        }
-    }
-    found
 }
 
 /// The digits of base64 that depend on the value only, if so many bytes come before it.
@@ -280,10 +276,10 @@ mod tests {
             for after in 0..4 {
                 let text = format!("{}{}{}", "u".repeat(before), value.text(), "v".repeat(after));
                 for coded in [STANDARD_NO_PAD.encode(&text), URL_SAFE_NO_PAD.encode(&text)] {
-                    let masked = crate::secrets::redaction::redacted(
-                        std::slice::from_ref(&value),
-                        coded.as_bytes(),
-                    );
+                    let mut redactor =
+                        crate::secrets::redaction::Redactor::new(vec![value.clone()]);
+                    let masked =
+                        crate::secrets::redaction::redacted(&mut redactor, coded.as_bytes());
                     let stars = masked.iter().filter(|byte| **byte == b'*').count();
                     assert!(
                         stars >= value.text().len() * 4 / 3 - 2,

@@ -217,7 +217,9 @@ async fn a_host_without_a_rule_stays_end_to_end() {
 
 #[tokio::test]
 async fn a_compressed_response_is_not_passed_on() {
-    for header in ["content-encoding: gzip", "transfer-encoding: gzip, chunked"] {
+    for header in
+        ["content-encoding: gzip", "transfer-encoding: gzip, chunked", "content-range: bytes 0-3/9"]
+    {
         let answer: &'static str =
             Box::leak(format!("HTTP/1.1 200 OK\n{header}\n\n{{head}}").into_boxed_str());
         let world = TlsWorld::new(&["K=https://api.test:{}/"], "api.test", answer).await;
@@ -374,4 +376,16 @@ async fn without_an_authority_tls_to_a_host_of_a_rule_is_refused() {
     assert!(connected.is_err());
     assert_eq!(host.heard(), "");
     assert!(world.refusals()[0].1.contains("authority"), "{:?}", world.refusals());
+}
+
+#[tokio::test]
+async fn an_open_tunnel_ends_when_a_rule_names_its_host() {
+    let world = TlsWorld::new(&["K=https://api.test:{}/"], "evil.test", ECHO).await;
+    let mut tunnel = world.world.tunnel(&format!("evil.test:{}", world.host.port())).await;
+    // Not TLS, so that the bytes pass as they are.
+    tunnel.say(b"\x00\x01 some other protocol").await;
+    let rule = SecretRule::parse(&format!("K=https://evil.test:{}/", world.host.port())).unwrap();
+    let secrets = world.world.ledger.secrets().unwrap();
+    secrets.change_rules(vec![rule], |_| Ok::<_, ()>(())).unwrap();
+    tunnel.rest().await;
 }

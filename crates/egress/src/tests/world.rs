@@ -58,7 +58,7 @@ impl World {
         let (inbox, events) = mpsc::channel(1024);
         let ledger = Ledger::new(HostRules(rules.collect()), Box::new(inbox), || 0);
         let ledger = Arc::new(match secrets {
-            Some(secrets) => ledger.with_secrets(secrets),
+            Some(secrets) => ledger.with_secrets(Arc::new(secrets)),
             None => ledger,
         });
         let answers: Vec<IpAddr> = answers.iter().map(|answer| answer.parse().unwrap()).collect();

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::ext::ReasonPhrase;
-use hyper::header::{CONTENT_ENCODING, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
+use hyper::header::{
+    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HOST, HeaderValue,
+    TRANSFER_ENCODING,
+};
 use hyper::http::uri::PathAndQuery;
 use hyper::{Request, Response, StatusCode, Uri, Version};
 use windlass_protocol::policy::BodyPlaceholder;
@@ -59,18 +62,22 @@ pub(super) async fn forward(
     if switched && switch == Switch::No {
         return bad_gateway("the host switched to a protocol that the request did not ask for");
     }
-    if !values.is_empty() && !is_readable(response.headers()) {
+    let is_guarded = is_guarded(to.origin.host, to.origin.port, to.egress);
+    if is_guarded && (switched || !is_readable(&response)) {
         return bad_gateway(
-            "the response is compressed, although the request asked for an uncompressed one; a response of a host \
-             that may know a secret is passed on only if it can be searched for the secret",
+            "the response is compressed or a part of one, although the request asked for a whole, uncompressed one; \
+             a response of a host that may know a secret is passed on only if it can be searched for the secret",
         );
     }
     strip(response.headers_mut(), if switched { switch } else { Switch::No });
-    redact_head(&mut response, &values);
+    if is_guarded {
+        redact_head(&mut response, values);
+    }
     let driver = relay.driver();
     if switched {
         let host = hyper::upgrade::on(&mut response);
-        let ends = WebSocketEnds { client, host, driver };
+        let at = (to.origin.host.to_owned(), to.origin.port);
+        let ends = WebSocketEnds { client, host, driver, at };
         slot.set(PendingUpgrade::WebSocket(ends));
         return response.map(BodyExt::boxed_unsync);
     }
@@ -80,10 +87,10 @@ pub(super) async fn forward(
             let _ = &driver;
             frame
         });
-        if values.is_empty() {
+        if !is_guarded {
             return body.boxed_unsync();
         }
-        RedactedBody::new(body, Redactor::new(values)).boxed_unsync()
+        RedactedBody::new(body, to.new_values()).boxed_unsync()
     })
 }
 
@@ -117,6 +124,21 @@ impl Destination<'_> {
         }
     }
 
+    /// The values that the host may know, whenever they have changed since the last call.
+    fn new_values(&self) -> impl FnMut() -> Vec<Arc<SecretValue>> + Send + 'static {
+        let (egress, host) = (self.egress.clone(), self.origin.host.to_owned());
+        let (scheme, port) = (self.origin.scheme, self.origin.port);
+        let mut seen = None;
+        move || {
+            let Some(secrets) = egress.ledger.secrets() else { return Vec::new() };
+            let changes = secrets.changes();
+            if seen.replace(changes) == Some(changes) {
+                return Vec::new();
+            }
+            secrets.for_request().values_of(&Origin { scheme, host: &host, port })
+        }
+    }
+
     async fn refuse(&self, why: RefusalReason) -> ProxyResponse {
         let Origin { host, port, .. } = self.origin;
         self.egress.ledger.note(host, port, Err(NotReached::Refused(why))).await;
@@ -124,30 +146,42 @@ impl Destination<'_> {
     }
 }
 
-/// Whether the body of a response can be searched: it is neither compressed nor coded otherwise.
-fn is_readable(headers: &HeaderMap) -> bool {
+/// Whether the body of a response can be searched: it is whole, and neither compressed nor coded otherwise.
+fn is_readable<B>(response: &Response<B>) -> bool {
+    let headers = response.headers();
     let is =
         |value: &HeaderValue, word: &str| value.as_bytes().eq_ignore_ascii_case(word.as_bytes());
-    headers.get_all(CONTENT_ENCODING).iter().all(|value| is(value, "identity"))
+    let is_in_parts = |value: &HeaderValue| {
+        let kind = String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase();
+        kind.starts_with("multipart/byteranges") || kind.starts_with("multipart/x-byteranges")
+    };
+    response.status() != StatusCode::PARTIAL_CONTENT
+        && !headers.contains_key(CONTENT_RANGE)
+        && !headers.get_all(CONTENT_TYPE).iter().any(is_in_parts)
+        && headers.get_all(CONTENT_ENCODING).iter().all(|value| is(value, "identity"))
         && headers.get_all(TRANSFER_ENCODING).iter().all(|value| is(value, "chunked"))
 }
 
 /// Masks the values in the head of a response. A header whose name has a value is left out, and so is the text of the
 /// status.
-fn redact_head<B>(response: &mut Response<B>, values: &[Arc<SecretValue>]) {
-    if values.is_empty() {
-        return;
-    }
+fn redact_head<B>(response: &mut Response<B>, values: Vec<Arc<SecretValue>>) {
     response.extensions_mut().remove::<ReasonPhrase>();
+    let mut redactor = Redactor::new(values.clone());
     let headers = std::mem::take(response.headers_mut());
     let mut name_before = None;
     for (name, value) in headers {
         // A header with several values comes with its name once.
         let Some(name) = name.or_else(|| name_before.clone()) else { continue };
         name_before = Some(name.clone());
-        let has_value = |secret: &Arc<SecretValue>| secret.is_in_name(name.as_str());
-        let masked = HeaderValue::from_maybe_shared(redacted(values, value.as_bytes()));
-        if let (false, Ok(masked)) = (values.iter().any(has_value), masked) {
+        if values.iter().any(|secret| secret.is_in_name(name.as_str())) {
+            continue;
+        }
+        // A length is a number that the proxy itself relies on.
+        let masked = match name == CONTENT_LENGTH {
+            true => Ok(value),
+            false => HeaderValue::from_maybe_shared(redacted(&mut redactor, value.as_bytes())),
+        };
+        if let Ok(masked) = masked {
             response.headers_mut().append(name, masked);
         }
     }

@@ -78,10 +78,10 @@ pub(super) async fn set_rules(
     if ledger.secrets().is_none() {
         return Err(no_secrets(&handle).into());
     }
-    let (id, changed) = (handle.id.clone(), rules.clone());
+    let (family, changed) = (handle.family.clone(), rules.clone());
     let change = move || {
         let Some(secrets) = ledger.secrets() else { return Ok(()) };
-        secrets.change_rules(changed, |all| app.host.secrets.live_rules.store(&id, all))
+        secrets.change_rules(changed, |all| app.host.secrets.live_rules.store(&family, all))
     };
     let changed = tokio::task::spawn_blocking(change).await;
     changed.map_err(|error| Failure::internal(&error.to_string()))?.map_err(|error| {

@@ -1,5 +1,6 @@
 //! Secret rules that a client changed on a live session, and the ones before them. The session's record has the rules
-//! that it was made with; a file for each session has the changed ones, so that the next node follows them too.
+//! that it was made with; a file for each family of sessions has the changed ones, so that the next node follows them
+//! too. A family is named by its first session.
 
 use std::io;
 use std::path::PathBuf;

@@ -230,7 +230,6 @@ pub(crate) async fn fork(
             let (context, id) = (context.clone(), request.id.clone());
             let undo = move || {
                 context.host.cgroups.end_of(&id);
-                context.host.secrets.live_rules.remove(&id);
                 context.forget(&id);
             };
             // The join fails only when the runtime stops.
@@ -255,10 +254,6 @@ async fn make(
     let PreparedTwin { new, spec, fork, left_out } =
         prepare_blocking(context, original, held, request.clone()).await?;
     let (socket, room) = (fork.socket.clone(), fork.room.clone());
-    if let Err(failure) = inherit_secret_rules(context, original, id).await {
-        remove_twin_dirs(context, id, room).await;
-        return Err(failure);
-    }
     let asked = original.ask(|reply| Request::Fork { fork: Box::new(fork), reply });
     let asked = tokio::time::timeout(FORK_PATIENCE, asked).await;
     drop(hold);
@@ -288,22 +283,6 @@ async fn make(
     tokio::spawn(actor.run());
     let NotCopied { directories, directories_more, .. } = left_out;
     Ok(NewTwin { handle, done, left_out: directories, left_out_more: directories_more })
-}
-
-/// Gives a twin the secret rules that the original has now. Without them it would have those of the original's record.
-async fn inherit_secret_rules(
-    context: &Arc<Context>,
-    original: &SessionHandle,
-    twin: &SessionId,
-) -> Result<(), Failure> {
-    let secrets = original.egress.as_ref().and_then(|ledger| ledger.secrets());
-    let Some(rules) = secrets.map(|secrets| secrets.rules()) else { return Ok(()) };
-    let (context, twin) = (context.clone(), twin.clone());
-    let store = move || context.host.secrets.live_rules.store(&twin, &rules);
-    let stored = tokio::task::spawn_blocking(store).await;
-    stored.map_err(|error| start::internal(&error.to_string()))?.map_err(|error| {
-        Failure::while_making(format_args!("cannot store the secret rules of a twin"), &error)
-    })
 }
 
 /// Makes a twin's journal and connects to its keeper, which listens already.

@@ -106,7 +106,7 @@ async fn remove_belongings(actor: &mut Actor) {
             context.host.cgroups.remove(&dirs);
         }
         context.host.placeholders.release(&id);
-        context.host.secrets.live_rules.remove(&id);
+        remove_secret_rules(&context, &id);
         if let Some(room) = room {
             session_dirs::remove_empty(&context.config, &room);
         }
@@ -116,6 +116,16 @@ async fn remove_belongings(actor: &mut Actor) {
     };
     // The join fails only when the runtime stops.
     let _ = tokio::task::spawn_blocking(remove).await;
+}
+
+/// Removes the changed secret rules of a family with its last session.
+fn remove_secret_rules(context: &Context, id: &SessionId) {
+    let live = context.sessions.handles();
+    let own = live.iter().find(|one| one.id == *id).map(|one| &one.family);
+    let family = own.unwrap_or(id);
+    if !live.iter().any(|one| one.id != *id && one.family == *family) {
+        context.host.secrets.live_rules.remove(family);
+    }
 }
 
 /// The temporary directory to remove: the family's, if this is the last live session of the family.

@@ -11,7 +11,7 @@ use windlass_lifecycle::SessionMachine;
 use windlass_lifecycle::link::NodeHalf;
 use windlass_protocol::api::{self, CreateSession, SessionState};
 use windlass_protocol::link::Launch;
-use windlass_protocol::policy::{Limits, Policy, SecretRuleSet};
+use windlass_protocol::policy::{Limits, Policy};
 use windlass_protocol::{ErrorCode, SessionId};
 
 use super::actor::Actor;
@@ -286,16 +286,9 @@ fn ledger_of(
     if rules.is_empty() {
         return Some(Arc::new(ledger));
     }
-    let made_with = SecretRuleSet { rules, past: Vec::new() };
-    let secrets = &context.host.secrets;
-    let rules = match secrets.live_rules.load(id) {
-        Ok(changed) => changed.unwrap_or(made_with),
-        Err(error) => {
-            tracing::error!(session = %id, %error, "cannot read the changed secret rules; none holds");
-            made_with.replaced_by(Vec::new())
-        }
-    };
-    Some(Arc::new(ledger.with_secrets(secrets.for_session(rules))))
+    let family = spec.family.as_ref().unwrap_or(id);
+    let secrets = context.host.secrets.for_family(family, rules);
+    Some(Arc::new(ledger.with_secrets(secrets)))
 }
 
 /// Builds a session's owner and its handle. The attach is sent; the keeper must still answer it.

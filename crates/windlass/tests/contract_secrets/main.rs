@@ -259,10 +259,14 @@ async fn contract_98_rules_change_on_a_live_session_and_survive_the_node() {
     scene.client = scene.node.client().await.unwrap();
     scene.says(&session, "(get('/v1/x'), get('/v2/x'))").await;
     assert_eq!(has_value(scene.host.heard()), 3, "the next node knows the changed rules");
-    // A twin has them too.
+    // A twin has them too, and a change on it is a change on both: they share the proxy.
     let twin = scene.client.fork_session(&session, &Default::default()).await.unwrap().session.id;
     scene.says(&twin, "(get('/v1/x'), get('/v2/x'))").await;
     assert_eq!(has_value(scene.host.heard()), 4);
+    scene.client.set_secret_rules(&twin, &SetSecretRules::default()).await.unwrap();
+    scene.says(&session, "get('/v2/x')").await;
+    assert_eq!(has_value(scene.host.heard()), 4, "revoked on the twin, revoked on both");
+    scene.client.set_secret_rules(&twin, &rules).await.unwrap();
     // A rule for a host that the session may not reach is refused.
     let far = SecretRule::parse("API_KEY=https://far.test/").unwrap();
     let refused =
