@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::value::{Form, SecretValue, StreamEnd, UnitMatch};
+use super::value::{SecretValue, StreamEnd, UnitMatch};
 
 /// What a masked byte becomes.
 const MASK: u8 = b'*';
