@@ -29,6 +29,8 @@ pub enum RefusalReason {
     TooMany,
     #[error("the request has a secret's placeholder where no rule sends the secret")]
     SecretPlaceholder,
+    #[error("the session has sent too many different values of secrets; create a new session")]
+    SecretValues,
     #[error("a rule sends a secret that the node does not have")]
     SecretMissing,
     #[error(

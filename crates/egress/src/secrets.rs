@@ -30,7 +30,7 @@ pub trait SecretSource: std::fmt::Debug + Send + Sync {
     fn value(&self, name: &SecretName) -> Option<Arc<SecretValue>>;
 }
 
-/// The secrets of one session: where they may go, and where their values and certificates come from.
+/// The secrets of a family of sessions: where the proxy may send them, and the source of their values and certificates.
 #[derive(Debug)]
 pub struct SessionSecrets {
     state: Mutex<SecretState>,
@@ -132,7 +132,7 @@ impl SessionSecrets {
             || state.sent.iter().any(|sent| sent.is_of(host, port))
     }
 
-    /// The rules and values of one request. They stay the same until its response has ended.
+    /// The rules for one request, as they are when the request begins.
     pub(crate) fn for_request(&self) -> RequestSecrets<'_> {
         RequestSecrets { session: self, rules: self.rules() }
     }
@@ -159,7 +159,7 @@ impl RequestSecrets<'_> {
         };
         if !state.sent.iter().any(is_known) {
             if state.sent.len() >= SENT_MAX {
-                return Err(RefusalReason::TooMany);
+                return Err(RefusalReason::SecretValues);
             }
             let (host, port) = (origin.host.to_owned(), origin.port);
             state.sent.push(SentValue { host, port, value: value.clone() });

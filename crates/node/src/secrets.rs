@@ -189,6 +189,8 @@ impl Secrets {
 struct SecretStore {
     dir: PathBuf,
     values: Mutex<BTreeMap<SecretName, StoredSecret>>,
+    /// Locked while a file changes. The values are locked only for a moment: the proxy needs them for each request.
+    changing: Mutex<()>,
 }
 
 #[derive(Debug, Clone)]
@@ -226,7 +228,7 @@ impl SecretStore {
                 }
             }
         }
-        Ok(Self { dir, values: Mutex::new(values) })
+        Ok(Self { dir, values: Mutex::new(values), changing: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<SecretName, StoredSecret>> {
@@ -237,8 +239,12 @@ impl SecretStore {
         let value = SecretValue::new(text.clone()).map_err(|error| {
             Failure::new(ErrorCode::BadRequest, format!("secret {name}: {error}"))
         })?;
-        let mut values = self.lock();
-        if values.len() >= SECRETS_MAX && !values.contains_key(name) {
+        let _changing = self.changing.lock().expect("no holder of this lock can panic");
+        let is_full = {
+            let values = self.lock();
+            values.len() >= SECRETS_MAX && !values.contains_key(name)
+        };
+        if is_full {
             let message = format!("the node has {SECRETS_MAX} secrets; remove one first");
             return Err(Failure::new(ErrorCode::BadRequest, message));
         }
@@ -248,19 +254,21 @@ impl SecretStore {
                 Failure::while_making(format_args!("cannot store the secret {name}"), &error)
             })?;
         let set_at_ms = unix_ms(SystemTime::now());
-        values.insert(name.clone(), StoredSecret { value: Arc::new(value), set_at_ms });
+        self.lock().insert(name.clone(), StoredSecret { value: Arc::new(value), set_at_ms });
         Ok(SecretInfo { name: name.to_string(), set_at_ms })
     }
 
     fn remove(&self, name: &SecretName) -> Result<(), Failure> {
-        let mut values = self.lock();
-        if values.remove(name).is_none() {
+        let _changing = self.changing.lock().expect("no holder of this lock can panic");
+        if !self.lock().contains_key(name) {
             let message = format!("there is no secret {name}; `windlass secret list` shows all");
             return Err(Failure::new(ErrorCode::NotFound, message));
         }
         remove(&self.dir.join(name.as_str())).map_err(|error| {
             Failure::while_making(format_args!("cannot remove the secret {name}"), &error)
-        })
+        })?;
+        self.lock().remove(name);
+        Ok(())
     }
 }
 

@@ -1,5 +1,5 @@
 //! The certificate authority of a node. It issues the certificates with which the proxy ends TLS for hosts that a
-//! secret rule names. Only sessions trust it, and only those with such rules.
+//! secret rule names. Only sessions that have secret rules trust the authority.
 
 use std::collections::HashMap;
 use std::io;

@@ -39,7 +39,7 @@ pub(crate) async fn serve(
     let (reader, writer) = tokio::io::split(client);
     let client = tokio::io::join(std::io::Cursor::new(held).chain(reader), writer);
     let accepted = TlsAcceptor::from(config).accept(client);
-    // At once with the host's handshake: the first request waits for the slower of the two only.
+    // Both handshakes run concurrently, so the first request waits only for the slower one.
     let connected = async {
         let name = ServerName::try_from(host.clone()).map_err(|error| error.to_string())?;
         let connecting = TlsConnector::from(authority.client()).connect(name, stream);

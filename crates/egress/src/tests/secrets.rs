@@ -382,7 +382,7 @@ async fn without_an_authority_tls_to_a_host_of_a_rule_is_refused() {
 async fn an_open_tunnel_ends_when_a_rule_names_its_host() {
     let world = TlsWorld::new(&["K=https://api.test:{}/"], "evil.test", ECHO).await;
     let mut tunnel = world.world.tunnel(&format!("evil.test:{}", world.host.port())).await;
-    // Not TLS, so that the bytes pass as they are.
+    // The bytes are neither TLS nor HTTP, so the proxy copies them unread.
     tunnel.say(b"\x00\x01 some other protocol").await;
     let rule = SecretRule::parse(&format!("K=https://evil.test:{}/", world.host.port())).unwrap();
     let secrets = world.world.ledger.secrets().unwrap();

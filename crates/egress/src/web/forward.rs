@@ -26,7 +26,7 @@ use crate::tunnel::is_guarded;
 /// Where a request goes, and for which session.
 pub(super) struct Destination<'d> {
     pub egress: &'d Arc<SessionEgress>,
-    /// The host that the connection leads to. Secrets follow it.
+    /// The host that the connection leads to. Secret rules are compared with this host.
     pub origin: Origin<'d>,
     /// The host that the request names, which was checked.
     pub named: &'d str,

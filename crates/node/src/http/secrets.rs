@@ -15,6 +15,12 @@ use super::sessions::live;
 use crate::failure::Failure;
 use crate::session::{Request, SessionHandle};
 
+/// Maximum number of rules that the journal names when the rules of a session change.
+const NAMED_RULES_MAX: usize = 8;
+
+/// Maximum number of rules, present and earlier ones, that the node remembers for a session.
+const KNOWN_RULES_MAX: usize = 1024;
+
 /// The secrets of the node, without their values.
 #[utoipa::path(get, path = "/v1/secrets", responses((status = 200, body = SecretList)))]
 pub(super) async fn list(State(app): State<App>) -> Json<SecretList> {
@@ -88,11 +94,21 @@ pub(super) async fn set_rules(
         Failure::while_making(format_args!("cannot store the secret rules of a session"), &error)
     })?;
     // In the journal, so that a reader of the session's events sees the change.
-    let allowed = rules.iter().map(|rule| format!("{} to {}", rule.name, rule.to));
-    let reason = format!("secret rules changed: {}", allowed.collect::<Vec<_>>().join(", "));
-    let changed = Request::Egress { host: "*".to_owned(), port: 0, allowed: true, reason };
+    let changed =
+        Request::Egress { host: "*".to_owned(), port: 0, allowed: true, reason: summary(&rules) };
     handle.send(changed).await?;
     Ok(Json(SessionSecretRules::new(rules)))
+}
+
+/// The new rules for the journal. Of a long list only the first ones are named.
+fn summary(rules: &[SecretRule]) -> String {
+    let named = rules.iter().take(NAMED_RULES_MAX);
+    let named = named.map(|rule| format!("{} to {}", rule.name, rule.to)).collect::<Vec<_>>();
+    let more = match rules.len().saturating_sub(NAMED_RULES_MAX) {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    format!("secret rules changed: {}{more}", named.join(", "))
 }
 
 fn secret_name(text: String) -> Answer<SecretName> {
@@ -112,6 +128,11 @@ fn no_secrets(handle: &SessionHandle) -> Failure {
 fn check(handle: &SessionHandle, rules: &[SecretRule]) -> Answer<()> {
     if rules.len() > LIST_MAX {
         return Err(bad_request(format!("the list has more than {LIST_MAX} rules")));
+    }
+    let known =
+        handle.egress.as_ref().and_then(|ledger| ledger.secrets()).map(|secrets| secrets.rules());
+    if known.is_some_and(|known| known.rules.len() + known.past.len() > KNOWN_RULES_MAX) {
+        return Err(bad_request("the session has had too many secret rules; create a new session"));
     }
     for rule in rules {
         rule.check().map_err(|error| bad_request(error.to_string()))?;
