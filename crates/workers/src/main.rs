@@ -2,6 +2,8 @@
 //! `windlass-tool`, the program calls a host tool from a shell session.
 
 mod jupyter;
+mod link_socket;
+mod outbox;
 mod r;
 mod shell;
 mod tool;

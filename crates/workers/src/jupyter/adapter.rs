@@ -18,11 +18,11 @@ use windlass_worker_kit::{KeeperMessage, Link, StartupFigures};
 use super::displays::Displays;
 use super::input::{InputAnswer, UnreadInput};
 use super::kernel::KernelProcess;
-use super::link_socket::LinkWatch;
-use super::outbox::Outbox;
 use super::tool_calls::KernelToolCalls;
 use super::turn::{KernelTurn, TurnEvent, TurnStep};
 use super::wire::{Channels, KernelArrival, KernelMessage};
+use crate::link_socket::LinkWatch;
+use crate::outbox::Outbox;
 
 /// Bytes of frames that wait for the keeper from which on the kernel is stopped. A kernel drops output that
 /// nobody reads, so the worker always reads, and stops the kernel instead.

@@ -6,9 +6,9 @@ use windlass_protocol::{Stream, TurnNo};
 use windlass_worker_kit::outgoing;
 
 use super::media::{HTML, PLAIN, plain_text, richest, without_ansi};
-use super::outbox::Outbox;
 use super::turn::{ReplyStatus, TurnEvent};
 use super::wire::KernelMessage;
+use crate::outbox::Outbox;
 
 /// Maximum number of displays of one turn that a later `clear_output` can replace.
 const REPLACEABLE_MAX: usize = 256;

@@ -7,7 +7,7 @@ use windlass_protocol::worker::FromWorker;
 use windlass_protocol::{CallNo, TurnNo};
 use windlass_worker_kit::outgoing;
 
-use super::outbox::Outbox;
+use crate::outbox::Outbox;
 use crate::tool_socket::{ToolEvent, failure, refusal, success};
 
 /// A call that waits for its result.

@@ -11,7 +11,7 @@ use windlass_protocol::worker::FromWorker;
 use windlass_protocol::{Stream, TurnNo};
 use windlass_worker_kit::{Link, StartupFigures, outgoing};
 
-use super::link_socket::second_descriptor;
+use crate::link_socket::second_descriptor;
 
 /// Bytes of a buffer that is kept for later frames.
 const KEPT_BYTES_MAX: usize = 1024 * 1024;
