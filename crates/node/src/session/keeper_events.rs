@@ -115,7 +115,7 @@ impl Actor {
         self.drop_unended(&attached);
         for effect in self.machine.resume(attached.last_turn, attached.restarts) {
             if let SessionEffect::Start { turn } = effect
-                && !self.keeper.link.half.lacks(&attached, turn)
+                && (!self.keeper.link.half.lacks(&attached, turn) || self.round.starts(turn))
             {
                 continue;
             }

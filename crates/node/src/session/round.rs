@@ -55,6 +55,11 @@ impl Round {
         self.records.push(NewEvent { at_ms: now_ms(), turn, link: None, kind, body });
     }
 
+    /// Whether this round gives the keeper the turn. An event that the keeper held may have started it.
+    pub fn starts(&self, turn: TurnNo) -> bool {
+        self.acts.iter().any(|act| matches!(act, SessionAct::Start { turn: own } if *own == turn))
+    }
+
     /// Adds a record of an event from the keeper.
     pub fn record_from_keeper(
         &mut self,
