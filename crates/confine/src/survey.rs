@@ -43,6 +43,8 @@ pub struct SurveyInput {
     pub home: Option<PathBuf>,
     /// The session's temporary directory. Only level `landlock` uses it: it has no private `/tmp`.
     pub tmp: Option<PathBuf>,
+    /// The home of the session's agent, which the session can write whatever its policy says of the workspace.
+    pub agent_home: Option<PathBuf>,
     /// The directory that holds the workspaces of the session's twins.
     pub family: Option<PathBuf>,
     /// The node has just made the workspace for this session: it is empty, and no shell, agent or editor of
@@ -213,13 +215,15 @@ fn complete(
     let workspace = real(&input.workspace).unwrap_or_else(|| input.workspace.clone());
     let hidden = shared.hidden.clone();
     let family = input.family.as_deref().and_then(real);
+    let agent_home = input.agent_home.as_deref().and_then(real);
+    let writable: Vec<PathBuf> = shared.writable.iter().cloned().chain(agent_home).collect();
     // Without a view, or where the policy says so, seccomp refuses every unix socket that could reach another
     // process. Then no socket needs a cover.
     let sockets = match (depth, policy.unix_sockets) {
         (Depth::View, UnixSockets::Local) => {
             let own = std::iter::once(&workspace).chain(&family);
             let shown = shared.node_files.iter().chain(&shared.needed).chain(&shared.readable);
-            let shown = shown.chain(&shared.writable);
+            let shown = shown.chain(&writable);
             let shown: Vec<&Path> = own.chain(shown).map(PathBuf::as_path).collect();
             let named: Vec<&Path> = named_directories(&shared.readable, &shared.writable).collect();
             let (opened, named) = (&shared.opened, &named);
@@ -243,7 +247,7 @@ fn complete(
         node_files: shared.node_files.clone(),
         needed: shared.needed.clone(),
         readable: shared.readable.clone(),
-        writable: shared.writable.clone(),
+        writable,
         hidden,
         sockets,
         names,

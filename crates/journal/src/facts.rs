@@ -2,15 +2,19 @@
 //! The same fold runs when events are appended and when they are read back, so both give the same facts.
 
 use serde::{Deserialize, Serialize};
+use windlass_protocol::agent::ResumeToken;
 use windlass_protocol::api::{DisplayRef, Ended, StdinWait};
 use windlass_protocol::confinement::Confinement;
 use windlass_protocol::event::{
     DropReason, EventKind, Receipt, StartFigures, StartedBy, StopCause, TurnError, Usage,
 };
-use windlass_protocol::{Epoch, Event, LinkSeq, Outcome, Seq, SessionId, TurnId, TurnNo};
+use windlass_protocol::{CallNo, Epoch, Event, LinkSeq, Outcome, Seq, SessionId, TurnId, TurnNo};
 
 /// Maximum number of displays listed for one turn. Later displays are only in the events.
 pub const DISPLAYS_MAX: usize = 1000;
+
+/// Maximum number of claims of one turn. The node grants fewer.
+const CLAIMS_MAX: usize = 16;
 
 /// Maximum total bytes of the listed displays' mime types and ids. It bounds the facts, and thus every
 /// segment's head, because the worker chooses these names.
@@ -71,6 +75,9 @@ pub struct SessionFacts {
     #[serde(default)]
     pub capabilities: Option<Vec<String>>,
     pub messages_dropped: u64,
+    /// The conversation that the session's agent claimed last.
+    #[serde(default)]
+    pub resume: Option<ResumeToken>,
     /// How the last worker was confined.
     #[serde(default)]
     pub confinement: Option<Confinement>,
@@ -107,6 +114,18 @@ pub struct OpenTurn {
     /// The input that the turn waits for, while it waits.
     pub stdin_wait: Option<StdinWait>,
     pub displays: Vec<DisplayRef>,
+    /// The agent conversations that the turn has claimed or wants to claim.
+    #[serde(default)]
+    pub claims: Vec<TurnClaim>,
+}
+
+/// A turn's claim of an agent's conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnClaim {
+    pub token: ResumeToken,
+    call: CallNo,
+    /// Whether the claim was granted. It holds until the turn ends.
+    pub granted: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -249,6 +268,7 @@ impl SessionFacts {
             epoch: FIRST_EPOCH,
             capabilities: None,
             messages_dropped: 0,
+            resume: None,
             confinement: None,
             ended: None,
             open_turns: Vec::new(),
@@ -315,6 +335,10 @@ impl SessionFacts {
                 self.restarts = *restarts;
                 self.ended_since_ready = 0;
             }
+            EventKind::ToolCall { call, name, more: false, .. } => {
+                self.note_claim(turn, *call, name);
+            }
+            EventKind::ToolEnded { call, ok, .. } => self.end_claim(turn, *call, *ok),
             EventKind::Confined(confinement) => self.confinement = Some(confinement.clone()),
             EventKind::WorkerEnded { .. } => {
                 self.worker_pid = None;
@@ -359,6 +383,7 @@ impl SessionFacts {
             disk_full: false,
             stdin_wait: None,
             displays: Vec::new(),
+            claims: Vec::new(),
         });
         turn.code_to_seq = event.seq;
         if *more {
@@ -367,6 +392,28 @@ impl SessionFacts {
             self.last_turn = self.last_turn.max(number);
             self.open_turns.push(turn);
         }
+    }
+
+    /// A turn asks for a conversation, if the tool that it calls is that of a claim.
+    fn note_claim(&mut self, turn: Option<TurnNo>, call: CallNo, name: &str) {
+        let Some(token) = ResumeToken::of_claim(name) else { return };
+        if let Some(turn) = self.open_turn_mut(turn)
+            && turn.claims.len() < CLAIMS_MAX
+        {
+            turn.claims.push(TurnClaim { token, call, granted: false });
+        }
+    }
+
+    fn end_claim(&mut self, turn: Option<TurnNo>, call: CallNo, ok: bool) {
+        let Some(turn) = self.open_turn_mut(turn) else { return };
+        let Some(index) = turn.claims.iter().position(|claim| claim.call == call) else { return };
+        if !ok {
+            turn.claims.remove(index);
+            return;
+        }
+        turn.claims[index].granted = true;
+        let token = turn.claims[index].token.clone();
+        self.resume = Some(token);
     }
 
     fn credit_output(&mut self, turn: Option<TurnNo>, from: u64, bytes: u64) {

@@ -6,6 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rmcp::model::{ContentBlock, Resource};
 use windlass_client::Client;
+use windlass_protocol::agent;
 use windlass_protocol::api::{DisplayRef, Turn};
 
 use crate::fault::Fault;
@@ -24,7 +25,9 @@ pub(crate) async fn of(
     turn: &Turn,
 ) -> Result<(Vec<ContentBlock>, Vec<Resource>), Fault> {
     let (mut images, mut links) = (Vec::new(), Vec::new());
-    for display in last_of_each(&turn.displays) {
+    // The events of an agent are no displays for a model. Its answer is the turn's output.
+    let shown = last_of_each(&turn.displays).into_iter();
+    for display in shown.filter(|display| display.mime != agent::MIME) {
         let bare = display.mime.split(';').next().unwrap_or_default().trim();
         let seen = IMAGE_TYPES.contains(&bare) && display.bytes <= IMAGE_BYTES_MAX;
         if seen && images.len() < IMAGES_MAX {

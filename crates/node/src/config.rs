@@ -195,8 +195,9 @@ impl Config {
     }
 
     /// The directories of the node in which sessions can write.
-    pub(crate) fn written_dirs(&self) -> [PathBuf; 4] {
-        [self.workspaces_dir(), self.legacy_pool_dir(), self.families_dir(), self.tmp_dir()]
+    pub(crate) fn written_dirs(&self) -> [PathBuf; 5] {
+        let (workspaces, families) = (self.workspaces_dir(), self.families_dir());
+        [workspaces, self.legacy_pool_dir(), families, self.tmp_dir(), self.agents_dir()]
     }
 
     /// Names of the Python interpreters in the user's environments file and of the usual ones on PATH.
@@ -210,6 +211,11 @@ impl Config {
     /// The family directory of a session, which holds the directories of its twins.
     pub(crate) fn family_dir_of(&self, session: &SessionId) -> PathBuf {
         self.families_dir().join(session.as_str())
+    }
+
+    /// The homes of agents, and which conversations are in them.
+    pub(crate) fn agents_dir(&self) -> PathBuf {
+        self.state_dir.join("agents")
     }
 
     /// Where the directories of a twin are built before they are moved to its family. No session can write

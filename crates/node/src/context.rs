@@ -11,6 +11,7 @@ use windlass_protocol::api::{NodeStatus, StopSessions};
 use windlass_protocol::storage::{IndexStorage, StateStorage};
 use windlass_protocol::{Epoch, SessionId};
 
+use crate::agents::Agents;
 use crate::bounds::Bounds;
 use crate::cgroups::SessionCgroups;
 use crate::config::Config;
@@ -82,6 +83,8 @@ pub(crate) struct HostSide {
     /// Placeholders at protected names that do not exist.
     pub placeholders: Arc<Placeholders>,
     pub secrets: Arc<Secrets>,
+    /// The conversations that agents hold.
+    pub agents: Agents,
     /// Provides workers for sessions.
     pub provision: Arc<Provision>,
 }
@@ -113,7 +116,8 @@ impl HostSide {
             cgroups: cgroups.clone(),
             secrets: secrets.clone(),
         }));
-        Self { workers, keepers, cgroups, placeholders, secrets, provision }
+        let agents = Agents::default();
+        Self { workers, keepers, cgroups, placeholders, secrets, agents, provision }
     }
 }
 

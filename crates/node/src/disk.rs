@@ -24,6 +24,7 @@ use windlass_protocol::disk::{DiskUse, PruneRequest, Pruned};
 use self::needed::DiskSnapshot;
 pub(crate) use self::needed::is_kept_after;
 use self::removal::{Families, PruneMode, Removal};
+use crate::agents::homes;
 use crate::clock::now_ms;
 use crate::config::Config;
 use crate::context::Context;
@@ -181,6 +182,10 @@ fn round(
     }
     removal.leftovers(scope, &snapshot);
     if mode == PruneMode::Remove {
+        let is_known = |id: &SessionId| scope.claims.knows(id) || scope.journal.has_directory(id);
+        if let Err(error) = homes::sweep(scope.config, is_known) {
+            tracing::warn!(%error, "cannot remove the homes of agents");
+        }
         let mut sizes = state.sizes();
         for id in &due {
             sizes.remove(id);

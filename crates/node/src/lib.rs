@@ -6,6 +6,7 @@
 
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod agents;
 mod bounds;
 mod cgroups;
 mod clock;

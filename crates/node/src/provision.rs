@@ -153,6 +153,9 @@ impl Provision {
         let SessionSpec { id, wanted, policy } = spec;
         let dir = &mut resources.dir;
         let mut recipe = self.workers.recipe(wanted, &dir.workspace)?;
+        if let Some(home) = &dir.agent_home {
+            recipe.env.insert("HOME".to_owned(), home.display().to_string());
+        }
         let planned = self.planner.plan(id, policy, dir, &mut recipe, &self.placeholders)?;
         launch_size::check(&recipe.env, &planned.text)?;
         self.remember_writable(id, &planned)?;

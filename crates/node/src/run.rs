@@ -89,6 +89,7 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
     let reaped = context.clone();
     tokio::spawn(context.host.keepers.clone().reap(move || retry_cgroups(&reaped)));
     take_over_all(&context).await;
+    context.host.agents.open(&context.sessions);
     context
         .host
         .cgroups

@@ -37,7 +37,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use windlass_journal::SessionReader;
 use windlass_protocol::host::Within;
 use windlass_protocol::link::{ForkDone, ForkOrder};
-use windlass_protocol::{ErrorCode, Seq, SessionId, TurnId, TurnNo, api};
+use windlass_protocol::{CallNo, ErrorCode, Seq, SessionId, TurnId, TurnNo, api};
 
 use crate::failure::Failure;
 use turns::Snapshot;
@@ -136,6 +136,12 @@ pub(crate) enum Request {
     ToolHostGone {
         host: HostId,
     },
+    /// The session's turn holds the conversation for which its call waited.
+    ClaimGranted {
+        turn: TurnNo,
+        call: CallNo,
+        changed: bool,
+    },
     /// The node stops and leaves the session to its keeper.
     Release {
         reply: oneshot::Sender<()>,
@@ -158,6 +164,7 @@ impl Request {
             Self::Egress { .. }
             | Self::ToolResult(_)
             | Self::ToolHostGone { .. }
+            | Self::ClaimGranted { .. }
             | Self::Release { .. } => false,
         }
     }

@@ -2,6 +2,7 @@
 //! this module writes them to disk and builds the command lines and environments. Workers of the user's
 //! configuration file have commands of their own.
 
+mod agent;
 mod configured;
 mod environment;
 mod javascript;
@@ -128,14 +129,17 @@ impl Workers {
         let node = javascript::JavaScript::new(javascript.clone(), trust.clone(), set);
         let set = settings(&kinds::pyodide::KIND);
         let pyodide = pyodide::Pyodide::new(javascript, trust.clone(), set);
-        let jupyter = jupyter::Jupyter::new(rust, trust.clone());
-        let built_in: [(&WorkerKind, Box<dyn Launcher>); 6] = [
+        let jupyter = jupyter::Jupyter::new(rust.clone(), trust.clone());
+        let agent = |kind| Box::new(agent::AgentLauncher::new(kind, rust.clone(), trust.clone()));
+        let built_in: [(&WorkerKind, Box<dyn Launcher>); 8] = [
             (&kinds::python::KIND, Box::new(python)),
             (&kinds::shell::KIND, Box::new(shell)),
             (&kinds::r::KIND, Box::new(r)),
             (&kinds::javascript::KIND, Box::new(node)),
             (&kinds::pyodide::KIND, Box::new(pyodide)),
             (&kinds::jupyter::KIND, Box::new(jupyter)),
+            (&kinds::agent::KIND, agent(&kinds::agent::KIND)),
+            (&kinds::agent::ACP_KIND, agent(&kinds::agent::ACP_KIND)),
         ];
         let mut launchers: BTreeMap<String, Box<dyn Launcher>> =
             built_in.into_iter().map(|(kind, launcher)| (kind.name.to_owned(), launcher)).collect();
@@ -194,6 +198,10 @@ impl Workers {
         }
         if wanted.terminal.is_some() && base != kinds::shell::KIND.name {
             let message = format!("the worker {base:?} has no terminal; only `shell` has one");
+            return Err(Failure::new(ErrorCode::BadRequest, message));
+        }
+        if wanted.agent.is_some() && !kinds::agent::is_agent(base) {
+            let message = format!("the worker {base:?} is no agent, so it takes no agent settings");
             return Err(Failure::new(ErrorCode::BadRequest, message));
         }
         let mut recipe = self.launcher(base)?.recipe(wanted, workspace)?;

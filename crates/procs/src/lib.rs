@@ -29,7 +29,7 @@ pub mod twin;
 
 mod guard;
 mod namespace;
-mod tree;
+pub mod tree;
 
 pub use hold::{HeldTree, HoldError, HoldMode};
 pub use tree::{INIT_NAME, Reaped, reap_all};

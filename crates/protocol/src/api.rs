@@ -25,6 +25,7 @@ pub use servers::{
 };
 pub use workers::{TerminalSize, WorkerInfo, WorkerList, WorkerSource};
 
+use crate::agent::{AgentRequest, ResumeToken};
 use crate::confinement::Confinement;
 use crate::event::{
     EndReason, Event, EventKind, Receipt, StartFigures, StartedBy, TurnError, Usage,
@@ -83,7 +84,8 @@ pub struct CreateSession {
     /// The session's id. Default: the node generates one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<SessionId>,
-    /// The kind of worker, as `GET /v1/workers` names it, or `jupyter:KERNEL`. Default: `python`.
+    /// The kind of worker, as `GET /v1/workers` names it, `jupyter:KERNEL`, `agent:ENGINE`
+    /// or `acp:COMMAND`. Default: `python`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
     /// The interpreter, or the directory of a virtual environment. Default for Python: the nearest `.venv`
@@ -105,6 +107,9 @@ pub struct CreateSession {
     /// Gives the code a terminal of this size. Only the worker `shell` has terminals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<TerminalSize>,
+    /// Settings of an agent. Only the workers `agent` and `acp` have them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentRequest>,
     /// How long an interrupted turn may take to stop. After that, its worker is killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt_grace_ms: Option<u64>,
@@ -203,6 +208,9 @@ pub struct Session {
     /// The session that this session was forked from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<SessionId>,
+    /// The conversation of the session's agent. Absent until the agent has begun one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<ResumeToken>,
     /// How the policy is enforced. Absent until a worker was started under it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confinement: Option<Confinement>,

@@ -1,6 +1,7 @@
 //! The kinds of worker of this release, as data. Node, MCP door and CLI take facts about a language from its
 //! kind. The worker of a session declares its own capabilities.
 
+pub mod agent;
 pub mod javascript;
 pub mod jupyter;
 pub mod pyodide;
@@ -66,8 +67,16 @@ pub struct LanguageTerms {
 }
 
 /// All kinds. The first one is the default.
-pub const ALL: &[WorkerKind] =
-    &[python::KIND, shell::KIND, r::KIND, javascript::KIND, pyodide::KIND, jupyter::KIND];
+pub const ALL: &[WorkerKind] = &[
+    python::KIND,
+    shell::KIND,
+    r::KIND,
+    javascript::KIND,
+    pyodide::KIND,
+    jupyter::KIND,
+    agent::KIND,
+    agent::ACP_KIND,
+];
 
 /// The kind of a session whose client requests none.
 pub const DEFAULT: &WorkerKind = &ALL[0];

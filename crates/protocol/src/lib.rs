@@ -8,8 +8,9 @@
 //! - [`api`]: clients and node, the JSON of the HTTP door (`docs/openapi.json`);
 //! - [`host`]: node and tool host, the frames of the WebSocket (`docs/tools.md`).
 //!
-//! The shared types are in [`ids`], [`event`], [`policy`], [`confinement`] and [`frame`].
+//! The shared types are in [`ids`], [`event`], [`agent`], [`policy`], [`confinement`] and [`frame`].
 
+pub mod agent;
 pub mod api;
 pub mod confinement;
 pub mod disk;

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    attach, completions, doctor, down, du, egress, environments, fork, install, interrupt, kernels,
-    kill, logs, man, mcp, node, policy, prune, ps, repl, run, secret, servers, status, token,
-    tools, uninstall, up, worker, workers,
+    agent, attach, completions, doctor, down, du, egress, environments, fork, install, interrupt,
+    kernels, kill, logs, man, mcp, node, policy, prune, ps, repl, run, secret, servers, status,
+    token, tools, uninstall, up, worker, workers,
 };
 use crate::terminal::Terminal;
 
@@ -20,6 +20,7 @@ Examples:
   echo '1 + 1' | windlass run -        run code from standard input and show its result
   windlass run job.py --deadline 5m    run a file for at most five minutes
   windlass repl                        open an interactive session
+  windlass agent run codex 'fix it'    run an agent in a confined session
   windlass ps                          list the sessions
   windlass logs -f SESSION             follow the output of a session
   windlass policy explain              explain what code in a new session may access
@@ -45,6 +46,7 @@ enum CliCommand {
     Status(status::Args),
     Run(run::Args),
     Repl(repl::Args),
+    Agent(agent::Args),
     Ps(ps::Args),
     Logs(logs::Args),
     Egress(egress::Args),
@@ -110,6 +112,7 @@ fn dispatch(command: CliCommand, terminal: &mut Terminal) -> anyhow::Result<Exit
             CliCommand::Status(args) => status::run(args, terminal).await,
             CliCommand::Run(args) => run::run(args, terminal).await,
             CliCommand::Repl(args) => repl::run(args, terminal).await,
+            CliCommand::Agent(args) => agent::run(args, terminal).await,
             CliCommand::Ps(args) => ps::run(args, terminal).await,
             CliCommand::Logs(args) => logs::run(args, terminal).await,
             CliCommand::Egress(args) => egress::run(args, terminal).await,

@@ -1,5 +1,6 @@
 //! The commands, one file for each.
 
+pub mod agent;
 pub mod attach;
 pub mod completions;
 pub mod doctor;

@@ -5,10 +5,13 @@ use std::collections::HashMap;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use windlass_client::{Client, ClientError, EventStream};
+use windlass_protocol::agent;
 use windlass_protocol::api::{EventItem, Session, StdinWait, Turn};
 use windlass_protocol::event::{EndReason, Receipt, TurnError};
+use windlass_protocol::kinds::agent::is_agent;
 use windlass_protocol::{ErrorCode, EventKind, Outcome, SessionId, Stream, TurnId, TurnNo};
 
+use crate::agent_view::{self, AgentView};
 use crate::answers::{AnswerReader, Echo, as_input};
 use crate::displays::DisplayFiles;
 use crate::output_bytes::{self, OutputOffset};
@@ -70,6 +73,8 @@ impl EventFilter {
 struct PendingPrompt {
     turn: TurnId,
     echo: Echo,
+    /// The permission that an agent asks for. Its answer names it.
+    permission: Option<String>,
 }
 
 /// What an event changes for the follower.
@@ -81,11 +86,23 @@ enum EventEffect {
     Stop(FollowEnd),
 }
 
+/// What a follower prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// Text for people.
+    Usual,
+    /// The events of an agent, as JSON.
+    AgentJson,
+}
+
 pub struct SessionFollower {
     client: Client,
     session: SessionId,
     events: EventStream,
     displays: DisplayFiles,
+    asker: Asker,
+    agent: AgentView,
+    shown: Shown,
     offset: OutputOffset,
     turn_ids: HashMap<TurnNo, TurnId>,
 }
@@ -98,9 +115,17 @@ impl SessionFollower {
             session: session.id.clone(),
             events: client.events(&session.id, session.seq),
             displays: DisplayFiles::new(&client.dirs().state, &session.id),
+            asker: if is_agent(&session.kind) { Asker::Agent } else { Asker::Code },
+            agent: AgentView::new(),
+            shown: Shown::Usual,
             offset: OutputOffset::at(session.output_bytes),
             turn_ids: HashMap::new(),
         }
+    }
+
+    /// The same follower, which prints something else.
+    pub fn showing(self, shown: Shown) -> Self {
+        Self { shown, ..self }
     }
 
     /// Shows one turn until it ends.
@@ -124,7 +149,7 @@ impl SessionFollower {
         if let Some(turn) = running {
             self.remember(turn.number, turn.id.clone());
             if let Some(wait) = &turn.stdin_wait {
-                prompt = Some(open_prompt(turn.id.clone(), wait, person)?);
+                prompt = Some(open_prompt(turn.id.clone(), wait, self.asker, person)?);
             }
         }
         self.follow(EventFilter::All, None, prompt, CtrlC::Detach, person).await
@@ -152,8 +177,8 @@ impl SessionFollower {
                     }
                 }
                 line = next_answer(&mut person.answers, prompt.as_ref()) => {
-                    if let Some(PendingPrompt { turn, .. }) = prompt.take() {
-                        let input = as_input(line?);
+                    if let Some(PendingPrompt { turn, permission, .. }) = prompt.take() {
+                        let input = as_input(agent_view::named(permission.as_deref(), line?));
                         let sent = self.client.send_input(&self.session, &turn, &input).await;
                         ignore_ended_turn(sent)?;
                     }
@@ -203,12 +228,15 @@ impl SessionFollower {
             return Ok(EventEffect::Nothing);
         }
         match item.event.kind {
-            EventKind::Output { stream, .. } => {
+            EventKind::Output { stream, .. } if !self.is_shown_already(stream) => {
                 let bytes = output_bytes::fetch(&self.client, &self.session, &item, from).await?;
                 match stream {
                     Stream::Stdout | Stream::Result => person.terminal.out(&bytes)?,
                     Stream::Stderr | Stream::Traceback => person.terminal.err(&bytes)?,
                 }
+            }
+            EventKind::Display { ref mime, more: false, .. } if mime == agent::MIME => {
+                self.show_agent(&item, person.terminal).await?;
             }
             EventKind::Display { ref mime, ref id, more: false, .. } => {
                 self.show_display(&item, mime, id.as_deref(), person.terminal).await?;
@@ -216,7 +244,9 @@ impl SessionFollower {
             EventKind::StdinWait { prompt, secret } => {
                 let turn = self.turn_id(item.event.turn);
                 let wait = StdinWait { prompt, secret };
-                return Ok(EventEffect::PromptOpened(open_prompt(turn, &wait, person)?));
+                return Ok(EventEffect::PromptOpened(open_prompt(
+                    turn, &wait, self.asker, person,
+                )?));
             }
             EventKind::InputTaken { .. } => return Ok(EventEffect::PromptClosed),
             EventKind::OutputDropped { bytes, .. } => {
@@ -232,6 +262,36 @@ impl SessionFollower {
             _ => {}
         }
         Ok(EventEffect::Nothing)
+    }
+
+    /// Whether the output repeats what the events of an agent have shown.
+    fn is_shown_already(&self, stream: Stream) -> bool {
+        self.asker == Asker::Agent
+            && stream == Stream::Result
+            && match self.shown {
+                Shown::Usual => !self.agent.wants_answer(),
+                Shown::AgentJson => true,
+            }
+    }
+
+    async fn show_agent(
+        &mut self,
+        item: &EventItem,
+        terminal: &mut Terminal,
+    ) -> anyhow::Result<()> {
+        let Some(event) = agent_view::read(&self.client, &self.session, item).await? else {
+            return Ok(());
+        };
+        match self.shown {
+            Shown::Usual => self.agent.print(&event, terminal)?,
+            Shown::AgentJson => {
+                let mut line = serde_json::to_value(&event)?;
+                line["seq"] = item.event.seq.0.into();
+                line["turn"] = item.event.turn.map(|turn| turn.0).into();
+                terminal.say(&line.to_string())?;
+            }
+        }
+        Ok(())
     }
 
     async fn show_display(
@@ -268,10 +328,23 @@ impl SessionFollower {
 fn open_prompt(
     turn: TurnId,
     wait: &StdinWait,
+    asker: Asker,
     person: &mut Person<'_>,
 ) -> anyhow::Result<PendingPrompt> {
-    person.terminal.prompt(&wait.prompt)?;
-    Ok(PendingPrompt { turn, echo: if wait.secret { Echo::Hidden } else { Echo::Shown } })
+    let (shown, permission) = match asker {
+        Asker::Code => (wait.prompt.clone(), None),
+        Asker::Agent => (agent_view::clean(&wait.prompt), agent_view::permission_in(&wait.prompt)),
+    };
+    person.terminal.prompt(&shown)?;
+    let echo = if wait.secret { Echo::Hidden } else { Echo::Shown };
+    Ok(PendingPrompt { turn, echo, permission })
+}
+
+/// Who asks the user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asker {
+    Code,
+    Agent,
 }
 
 /// The next line if a prompt is open. Never returns while no prompt is open.

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use windlass_protocol::nursery::COMMAND;
 
+mod agent_view;
 mod agents;
 mod answers;
 mod cli;

@@ -94,6 +94,13 @@ impl Terminal {
         self.err(format!("{line}\n").as_bytes())
     }
 
+    /// Prints a line to standard error in a colour.
+    pub fn line(&mut self, tone: Tone, line: &str) -> io::Result<()> {
+        self.end_line()?;
+        let line = paint(self.err_colours, tone, line);
+        self.err(format!("{line}\n").as_bytes())
+    }
+
     /// Prints a prompt. The user types the answer on the same line.
     pub fn prompt(&mut self, text: &str) -> io::Result<()> {
         self.err(text.as_bytes())?;

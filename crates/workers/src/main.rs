@@ -1,6 +1,7 @@
 //! The program of the workers that are written in Rust. The first argument selects the worker. Under the name
 //! `windlass-tool`, the program calls a host tool from a shell session.
 
+mod agent;
 mod jupyter;
 mod link_socket;
 mod outbox;
@@ -29,8 +30,9 @@ fn main() -> ExitCode {
         Some("tool") => tool::run(arguments),
         Some("r") => r::run(arguments),
         Some("jupyter") => jupyter::run(arguments),
+        Some("agent") => agent::run(arguments),
         _ => {
-            eprintln!("usage: windlass-worker shell | r | jupyter | tool");
+            eprintln!("usage: windlass-worker shell | r | jupyter | agent | tool");
             ExitCode::from(USAGE)
         }
     }

@@ -2,6 +2,22 @@
 //
 // Written by `cargo xtask api` from docs/openapi.json; not to be changed by hand.
 
+/** Settings of a session whose worker is an agent. */
+export interface AgentRequest {
+  /** More arguments for the engine's program, before its subcommand. */
+  arguments?: string[];
+  /** The model, by the engine's name for it. Default: the engine's own. */
+  model?: string | null;
+  /** How long a permission waits for a client's answer. Then it is refused. Default: ten minutes. */
+  permission_deadline_ms?: number | null;
+  /** Who answers the agent's requests for permission. Default: `allow`, because the session is confined. */
+  permissions?: PermissionPolicy | null;
+  /** Resume this conversation instead of beginning a new one. */
+  resume?: ResumeToken | null;
+  /** How long the engine may make no progress while it neither runs an action nor asks. Then its turn fails. Default: five minutes. */
+  stall_ms?: number | null;
+}
+
 /** The reply of every request that fails. */
 export interface ApiError {
   code: ErrorCode;
@@ -56,6 +72,8 @@ export type CopyScope = "needed" | "all";
 
 /** The request for a new session. */
 export interface CreateSession {
+  /** Settings of an agent. Only the workers `agent` and `acp` have them. */
+  agent?: AgentRequest | null;
   /** The deadline of turns that set none themselves. Default: the node's deadline, one day unless the node was started with another. */
   deadline_ms?: number | null;
   /** Environment variables to add. */
@@ -78,7 +96,7 @@ export interface CreateSession {
   terminal?: TerminalSize | null;
   /** The session's first turn. It runs before any turn of another client that knows the id. */
   turn?: SubmitTurn | null;
-  /** The kind of worker, as `GET /v1/workers` names it, or `jupyter:KERNEL`. Default: `python`. */
+  /** The kind of worker, as `GET /v1/workers` names it, `jupyter:KERNEL`, `agent:ENGINE` or `acp:COMMAND`. Default: `python`. */
   worker?: string | null;
   /** The directory that the code works in. Default: a new directory for this session. */
   workspace?: string | null;
@@ -713,6 +731,9 @@ export interface OutputView {
 /** The owner of sessions: a name that a client gives to its sessions, so that it can offer tools to all of them. */
 export type Owner = string;
 
+/** Who answers an agent's requests for permission. */
+export type PermissionPolicy = "allow" | "ask" | "refuse";
+
 /** A complete policy, without defaults to fill in. */
 export interface Policy {
   /** Variables of the node's environment that the code gets, in addition to the default ones. */
@@ -825,6 +846,9 @@ export interface Receipt {
   lost: string[];
 }
 
+/** Names one conversation of one engine. At most one turn of a conversation runs at any time. */
+export type ResumeToken = string;
+
 /** A line that contains the text. */
 export interface SearchMatch {
   /** The line around the match, cut to 512 bytes. */
@@ -908,6 +932,8 @@ export interface Session {
   policy?: Policy | null;
   /** Number of workers started after the first. */
   restarts: number;
+  /** The conversation of the session's agent. Absent until the agent has begun one. */
+  resume?: ResumeToken | null;
   /** The sequence number of the last event. */
   seq: Seq;
   /** What the start of the worker cost. Only if `start_figures` is set in the node's configuration file. */

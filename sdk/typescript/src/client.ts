@@ -1,7 +1,9 @@
 // The client of one node: finds the node, starts it if none runs, creates sessions.
 
 import { type Environment, findAddress } from "./address.js";
+import { Agent, agentRequest, type AgentSettings, workerOf } from "./agent.js";
 import type {
+  AgentRequest,
   Created,
   CreateSession,
   NodeStatus,
@@ -65,6 +67,14 @@ export interface SessionOptions extends HostProviders {
   deadlineMs?: number | undefined;
 }
 
+/** Settings of an agent and of its session. */
+export interface AgentOptions
+  extends AgentSettings,
+    Omit<SessionOptions, "worker" | "interpreter" | keyof HostProviders> {
+  /** The agent's program, if it is not on the PATH. */
+  program?: string | undefined;
+}
+
 type NamedSession = CreateSession & { id: string };
 
 export class Windlass {
@@ -81,7 +91,11 @@ export class Windlass {
   }
 
   /** Creates a session. */
-  async session(options: SessionOptions = {}): Promise<Session> {
+  session(options: SessionOptions = {}): Promise<Session> {
+    return this.#session(options);
+  }
+
+  async #session(options: SessionOptions, agent?: AgentRequest): Promise<Session> {
     const { files, http, lookup, run, ...plain } = options;
     const providers: HostProviders = { files, http, lookup, run };
     checkWorker(providers, options.worker);
@@ -96,6 +110,7 @@ export class Windlass {
       output_quota_bytes: outputQuotaBytes,
       idle_s: idleSeconds === undefined ? undefined : Math.ceil(idleSeconds),
       deadline_ms: deadlineMs,
+      agent,
     });
     const session = new Session(this.#door, await this.#create(create, options.id === undefined));
     const tools = providerTools(providers);
@@ -107,6 +122,19 @@ export class Windlass {
       throw thrown;
     }
     return session;
+  }
+
+  /**
+   * An agent: `codex`, `claude`, `opencode`, `gemini` or `acp:COMMAND`. Its session is created by the first run.
+   */
+  agent(engine: string, options: AgentOptions = {}): Agent {
+    const { resume, model, permissions, permissionDeadlineMs, stallMs, program, ...session } = options;
+    const settings = { resume, model, permissions, permissionDeadlineMs, stallMs };
+    const agent = agentRequest({ ...settings, arguments: options.arguments });
+    const { arguments: _, ...plain } = session;
+    const create = () =>
+      this.#session({ ...plain, worker: workerOf(engine), interpreter: program }, agent);
+    return new Agent(create, resume);
   }
 
   /** An existing session. */

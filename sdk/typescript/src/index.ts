@@ -3,7 +3,17 @@
 
 export type * as api from "./api.js";
 export type { EndReason, Outcome, PolicyRequest, Receipt, TurnError, Usage } from "./api.js";
-export { type SessionOptions, Windlass, type WindlassOptions } from "./client.js";
+export {
+  type ActionKind,
+  Agent,
+  type AgentEvent,
+  type AgentEventBody,
+  type AgentPermission,
+  type AgentRunOptions,
+  type AgentSettings,
+  type PermissionOption,
+} from "./agent.js";
+export { type AgentOptions, type SessionOptions, Windlass, type WindlassOptions } from "./client.js";
 export { DirectoryFiles, type DirectoryFilesOptions } from "./directory-files.js";
 export { WindlassError } from "./errors.js";
 export type { OutputEvent, SessionEvent } from "./events.js";

@@ -150,6 +150,12 @@ export class Turn {
     await this.#post("input", input, "if_not_sent");
   }
 
+  /** The bytes of a display, by the number of its last event. */
+  async display(seq: number): Promise<Uint8Array> {
+    const place = path(["sessions", this.session, "displays", String(seq)]);
+    return (await this.door.call({ method: "GET", path: place, repeat: "freely" })).body;
+  }
+
   /**
    * The turn's events as they happen, each once, to its end. Leaving the loop does not stop the
    * turn.
@@ -260,9 +266,7 @@ export class Turn {
     const refs = turn.displays ?? [];
     for (let at = 0; at < refs.length; at += DISPLAYS_AT_ONCE) {
       const some = refs.slice(at, at + DISPLAYS_AT_ONCE).map(async (ref) => {
-        const place = path(["sessions", this.session, "displays", String(ref.seq)]);
-        const answer = await this.door.call({ method: "GET", path: place, repeat: "freely" });
-        return new Display(ref.mime, answer.body, ref.seq, ref.id ?? undefined);
+        return new Display(ref.mime, await this.display(ref.seq), ref.seq, ref.id ?? undefined);
       });
       displays.push(...(await Promise.all(some)));
     }

@@ -113,6 +113,7 @@ impl Planner {
             workspace_is_new: true,
             family_dir: self.config.families_dir(),
             tmp: None,
+            agent_home: None,
         };
         for own in [&dir.workspace, &dir.family_dir] {
             session_dir::make(&self.config, own, 0o700).ok()?;
@@ -135,6 +136,7 @@ impl Planner {
             node_files: recipe.program.iter().cloned().collect(),
             needed: recipe.needed.clone(),
             tmp: dir.tmp.clone(),
+            agent_home: dir.agent_home.clone(),
             family: Some(dir.family_dir.clone()),
             hidden: vec![self.config.state_dir.clone(), self.config.runtime_dir.clone()],
             home: std::env::home_dir(),

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use windlass_beneath::Directory;
 use windlass_protocol::api::CreateSession;
+use windlass_protocol::kinds::agent::is_agent;
 use windlass_protocol::{ErrorCode, SessionId};
 
+use crate::agents::homes;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::session_dirs;
@@ -23,6 +25,8 @@ pub(crate) struct SessionDir {
     pub family_dir: PathBuf,
     /// Its temporary directory, if it has no private `/tmp`.
     pub tmp: Option<PathBuf>,
+    /// The home of its agent, if its worker is one.
+    pub agent_home: Option<PathBuf>,
 }
 
 impl SessionDir {
@@ -45,7 +49,9 @@ impl SessionDir {
         let family_dir = session_dirs::make(config, id).map_err(|error| {
             Failure::while_making("cannot create the session's family directory", &error)
         })?;
-        Ok(Self { workspace, workspace_is_new: wanted.workspace.is_none(), family_dir, tmp: None })
+        let workspace_is_new = wanted.workspace.is_none();
+        let agent_home = agent_home(config, id, wanted)?;
+        Ok(Self { workspace, workspace_is_new, family_dir, tmp: None, agent_home })
     }
 
     /// Makes the temporary directory.
@@ -65,6 +71,17 @@ impl SessionDir {
         }
         session_dirs::remove_empty(config, &self.family_dir);
     }
+}
+
+/// The home of the session's agent, if its worker is one.
+fn agent_home(
+    config: &Config,
+    id: &SessionId,
+    wanted: &CreateSession,
+) -> Result<Option<PathBuf>, Failure> {
+    let is_agent = wanted.worker.as_deref().is_some_and(is_agent);
+    let resume = wanted.agent.as_ref().and_then(|agent| agent.resume.as_ref());
+    is_agent.then(|| homes::of_session(config, id, resume)).transpose()
 }
 
 /// Makes a directory in the node's state directory, if it is missing.

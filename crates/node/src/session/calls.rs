@@ -2,11 +2,14 @@
 //! part of its answer, is passed on as it comes. The node joins the parts only of calls to its own tools. A
 //! call is in the journal before its host gets it, so it runs at most once, even if this node dies.
 
+mod claims;
+
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use windlass_protocol::agent::CLAIM_PREFIX;
 use windlass_protocol::event::EventKind;
 use windlass_protocol::host::{CancelReason, ToHost, ToolError, Within};
 use windlass_protocol::limits::{
@@ -15,6 +18,8 @@ use windlass_protocol::limits::{
 };
 use windlass_protocol::link::KeeperCommand;
 use windlass_protocol::{CallNo, ErrorCode, LinkSeq, Outcome, TurnNo};
+
+pub(crate) use claims::ClaimingAgent;
 
 use super::keeper_side::KeeperSide;
 use super::round::{Round, SessionAct};
@@ -30,6 +35,8 @@ const OWN_ARGUMENT_BYTES_MAX: usize = 64 * 1024;
 pub(super) struct ToolCalls {
     /// The session as tool hosts know it.
     pub caller: Caller,
+    /// The session's agent. Only an agent can claim conversations.
+    agent: Option<ClaimingAgent>,
     turn: TurnNo,
     open: HashMap<CallNo, OpenCall>,
     deadlines: BTreeSet<(Instant, CallNo)>,
@@ -54,6 +61,8 @@ enum CallTarget {
     Host(Arc<AttachedHost>),
     /// The node itself. Holds the arguments that have come so far.
     Node(Vec<u8>),
+    /// The node, when the conversation is free.
+    Conversation,
 }
 
 /// A part of a call, from the keeper.
@@ -80,9 +89,10 @@ pub(crate) struct ResultPart {
 }
 
 impl ToolCalls {
-    pub fn new(caller: Caller) -> Self {
+    pub fn new(caller: Caller, agent: Option<ClaimingAgent>) -> Self {
         Self {
             caller,
+            agent,
             turn: TurnNo::default(),
             open: HashMap::new(),
             deadlines: BTreeSet::new(),
@@ -102,6 +112,8 @@ impl ToolCalls {
 
     fn insert(&mut self, turn: TurnNo, number: CallNo, call: OpenCall) {
         self.turn = turn;
+        // A call has one deadline: one that is left over would never be removed.
+        drop(self.remove(number));
         self.deadlines.insert((call.until, number));
         self.open.insert(number, call);
     }
@@ -157,9 +169,14 @@ impl ToolCalls {
         round: &mut Round,
     ) {
         let CallPart { turn, call, offset, more, .. } = part;
-        if offset == 0 {
+        if part.name.starts_with(CLAIM_PREFIX) {
+            return self.claim(&part, node, round);
+        }
+        if self.knows(turn, call) {
+            // The next part of a call.
+        } else if offset == 0 {
             self.open_call(&part, within, node, round);
-        } else if !self.knows(turn, call) {
+        } else {
             // Either the call has failed already, and the keeper knows; or an earlier node got its first
             // part, and its outcome is unknown.
             answer_call(turn, call, ToolAnswer::failed(&node_gone()), round);
@@ -179,6 +196,7 @@ impl ToolCalls {
                     self.answer_own(turn, call, node, round);
                 }
             }
+            CallTarget::Conversation => {}
             CallTarget::Host(host) => {
                 let deadline_ms = millis_until(open.until);
                 let session = self.caller.session.clone();
@@ -331,6 +349,7 @@ impl ToolCalls {
             self.cancel_at_host(call, reason);
             self.end(call, Err((Some(ErrorCode::ToolCancelled), 0)), node, round);
         }
+        self.deadlines.clear();
         self.waiting.clear();
         self.waiting_bytes = 0;
     }
@@ -378,7 +397,14 @@ impl ToolCalls {
         round: &mut Round,
     ) {
         if let Some(open) = self.remove(call) {
-            node.within.close(&self.named(self.turn, call));
+            match open.target {
+                CallTarget::Conversation => {
+                    node.host.agents.cancel(&self.caller.session, self.turn, call);
+                }
+                CallTarget::Host(_) | CallTarget::Node(_) => {
+                    node.within.close(&self.named(self.turn, call));
+                }
+            }
             let (ok, code, bytes) = match ended {
                 Ok(bytes) => (true, None, bytes),
                 Err((code, bytes)) => (false, code, bytes),

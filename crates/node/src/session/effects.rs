@@ -102,6 +102,7 @@ impl Actor {
         self.queue.disarm(turn);
         self.life.idle.used();
         self.calls.turn_over(turn, outcome, &self.context, &mut self.round);
+        self.context.host.agents.release(&self.id, turn, &self.context.sessions);
         let extent = self.extent_of(turn);
         let Some(ended) = self.queue.turns.get_mut(turn) else { return };
         let (code, outcome) = match (self.journal.take_cut(turn), outcome) {

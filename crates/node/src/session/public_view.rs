@@ -54,6 +54,9 @@ impl PublicView {
             {
                 info.worker.clone_from(worker);
             }
+            if info.resume != facts.resume {
+                info.resume.clone_from(&facts.resume);
+            }
             info.ended.clone_from(&facts.ended);
             if info.ended.is_none() {
                 info.ended = owed;

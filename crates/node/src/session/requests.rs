@@ -60,6 +60,10 @@ impl Actor {
                 self.calls.host_gone(host, &self.context, &mut self.round);
                 self.commit();
             }
+            Request::ClaimGranted { turn, call, changed } => {
+                self.calls.claim_granted(turn, call, changed, &self.context, &mut self.round);
+                self.commit();
+            }
             Request::Release { reply } => return Some(LeaveReason::Released(Some(reply))),
         }
         None

@@ -32,6 +32,9 @@ pub(super) struct Spec {
     /// The session's first room, in which its twins' directories are made (`windlass_protocol::family`).
     #[serde(default)]
     pub room: Option<PathBuf>,
+    /// The home of the session's agent.
+    #[serde(default)]
+    pub agent_home: Option<PathBuf>,
     /// The interpreter whose zygote its workers are forked from.
     #[serde(default)]
     pub zygote_of: Option<PathBuf>,

@@ -10,12 +10,13 @@ use windlass_journal::{AppendError, CreateError, NewSession, SessionFacts, Sessi
 use windlass_lifecycle::SessionMachine;
 use windlass_lifecycle::link::NodeHalf;
 use windlass_protocol::api::{self, CreateSession, SessionState};
+use windlass_protocol::kinds::agent::engine_of;
 use windlass_protocol::link::Launch;
 use windlass_protocol::policy::{Limits, Policy};
 use windlass_protocol::{ErrorCode, SessionId};
 
 use super::actor::Actor;
-use super::calls::ToolCalls;
+use super::calls::{ClaimingAgent, ToolCalls};
 use super::deadlines::Deadlines;
 use super::fork::ForkSide;
 use super::idle::{ClientPresence, IdleWatch};
@@ -218,6 +219,7 @@ fn spec_of(context: &Context, wanted: &CreateSession, policy: Policy, lease: &Le
         tmp: lease.resources.dir.tmp.clone(),
         owner: wanted.owner.clone(),
         room: Some(lease.resources.dir.family_dir.clone()),
+        agent_home: lease.resources.dir.agent_home.clone(),
         zygote_of: lease.worker.zygote_of.clone(),
         idle_s: wanted.idle_s,
         deadline_ms: wanted.deadline_ms,
@@ -318,7 +320,11 @@ pub(super) fn assemble(
         room: spec.room.clone(),
         clients: clients.clone(),
     };
-    let calls = ToolCalls::new(spec.caller(created));
+    let agent = spec.agent_home.clone().map(|home| {
+        let engine = engine_of(&created.worker_kind);
+        ClaimingAgent { home, engine }
+    });
+    let calls = ToolCalls::new(spec.caller(created), agent);
     let wall_s = spec.wall_s();
     let wall_at = limits::wall_end(created.created_at_ms, wall_s);
     let idle = IdleWatch::new(spec.idle_s, config.defaults.idle, clients);
@@ -375,6 +381,7 @@ fn info_with(facts: &SessionFacts, state: SessionState, spec: &Spec) -> api::Ses
         policy: spec.policy.clone().map(Box::new),
         owner: spec.owner.clone(),
         forked_from: spec.forked_from.clone(),
+        resume: facts.resume.clone(),
         confinement: facts.confinement.clone(),
         output_bytes: facts.output_bytes,
         output_dropped_bytes: facts.output_dropped_bytes,

@@ -53,6 +53,7 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
         }
     };
     context.host.cgroups.keep(&spec.cgroups);
+    hold_conversations(context, log.facts());
     log.set_epoch(epoch);
     match KeeperLink::open(socket.clone(), half(), None) {
         Ok(link) => {
@@ -67,6 +68,9 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
             tracing::warn!(session = %id, %error, "the keeper is gone; ending the session");
             keepers::remove_socket(&socket);
             context.host.cgroups.remove_lost(&spec.cgroups);
+            for turn in &log.facts().open_turns {
+                context.host.agents.release(id, turn.number, &context.sessions);
+            }
             end_without_keeper(context, log, machine, id)?;
         }
     }
@@ -121,6 +125,15 @@ fn unmake(context: &Context, id: &SessionId, socket: &Path) -> Result<(), String
     let _ = session_dirs::state(config)
         .and_then(|state| state.remove_directory(session_dirs::inside(config, &workspace)?));
     context.journal.remove(id).map(drop).map_err(|error| format!("journal: {error}"))
+}
+
+/// Notes the conversations that the session's running turn holds.
+fn hold_conversations(context: &Context, facts: &SessionFacts) {
+    for turn in &facts.open_turns {
+        for claim in turn.claims.iter().filter(|claim| claim.granted) {
+            context.host.agents.hold(&claim.token, &facts.created.id, turn.number);
+        }
+    }
 }
 
 fn recovery_facts(facts: &SessionFacts) -> RecoveryFacts {

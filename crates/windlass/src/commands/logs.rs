@@ -3,9 +3,12 @@
 use std::process::ExitCode;
 
 use windlass_client::Client;
-use windlass_protocol::api::{EventsQuery, OutputQuery, TurnQuery};
+use windlass_protocol::agent;
+use windlass_protocol::api::{EventItem, EventsQuery, OutputQuery, TurnQuery};
+use windlass_protocol::kinds::agent::is_agent;
 use windlass_protocol::{EventKind, Seq, SessionId, TurnId, TurnNo};
 
+use crate::agent_view::{self, AgentView, ShownMessages};
 use crate::node_access;
 use crate::output_bytes::{self, OutputOffset};
 use crate::terminal::Terminal;
@@ -35,7 +38,9 @@ pub struct Args {
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let client = node_access::connect_or_start().await?;
+    let is_agent = is_agent(&client.session(&args.session).await?.kind);
     match (args.follow, args.json) {
+        (false, false) if is_agent => agent_events(&args, &client, terminal).await?,
         (true, _) => follow(&args, &client, terminal).await?,
         (false, true) => pages(&args, &client, terminal).await?,
         (false, false) => output(&args, &client, terminal).await?,
@@ -61,6 +66,42 @@ async fn output(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow
     }
 }
 
+/// Prints the turns of an agent so far.
+async fn agent_events(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow::Result<()> {
+    let turn = turn_number(args, client).await?;
+    let mut view = AgentView::with(ShownMessages::Live);
+    let mut after = 0;
+    loop {
+        let query = EventsQuery { after, wait_ms: 0, limit: None };
+        let page = client.events_page(&args.session, query).await?;
+        let of_turn = page.events.iter().filter(|item| turn.is_none() || item.event.turn == turn);
+        for item in of_turn.filter(|item| is_agent_event(item)) {
+            show_agent(client, args, item, &mut view, terminal).await?;
+        }
+        if page.ended || page.events.is_empty() {
+            return Ok(());
+        }
+        after = page.after.0;
+    }
+}
+
+fn is_agent_event(item: &EventItem) -> bool {
+    matches!(&item.event.kind, EventKind::Display { mime, more: false, .. } if mime == agent::MIME)
+}
+
+async fn show_agent(
+    client: &Client,
+    args: &Args,
+    item: &EventItem,
+    view: &mut AgentView,
+    terminal: &mut Terminal,
+) -> anyhow::Result<()> {
+    if let Some(event) = agent_view::read(client, &args.session, item).await? {
+        view.print(&event, terminal)?;
+    }
+    Ok(())
+}
+
 /// Prints every event so far as JSON.
 async fn pages(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow::Result<()> {
     let turn = turn_number(args, client).await?;
@@ -82,6 +123,7 @@ async fn follow(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow
     let turn = turn_number(args, client).await?;
     let mut events = client.events(&args.session, Seq(0));
     let mut offset = OutputOffset::at(0);
+    let mut view = AgentView::new();
     while let Some(item) = events.next().await? {
         let from = offset.advance(&item);
         if turn.is_some() && item.event.turn != turn {
@@ -89,7 +131,11 @@ async fn follow(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow
         }
         if args.json {
             terminal.say(&serde_json::to_string(&item)?)?;
-        } else if let EventKind::Output { .. } = item.event.kind {
+        } else if is_agent_event(&item) {
+            show_agent(client, args, &item, &mut view, terminal).await?;
+        } else if let EventKind::Output { .. } = item.event.kind
+            && view.wants_answer()
+        {
             terminal.out(&output_bytes::fetch(client, &args.session, &item, from).await?)?;
         }
         if turn.is_some() && matches!(item.event.kind, EventKind::TurnEnded { .. }) {

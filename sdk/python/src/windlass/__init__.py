@@ -4,7 +4,9 @@
         print(s.run("1 + 1").result)
 """
 
+from . import _agents as agents
 from . import _api as api
+from ._agent_client import Agent, AsyncAgent
 from ._async_client import (
     AsyncEventStream,
     AsyncSession,
@@ -45,7 +47,9 @@ from ._tool import Tool, tool
 from . import _events as events
 
 __all__ = [
+    "Agent",
     "ArgumentError",
+    "AsyncAgent",
     "AsyncEventStream",
     "AsyncSession",
     "AsyncTurn",
@@ -94,6 +98,7 @@ __all__ = [
     "WindlassError",
     "WouldDeadlock",
     "Write",
+    "agents",
     "api",
     "current_call",
     "events",

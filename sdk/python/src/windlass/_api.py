@@ -8,6 +8,23 @@ from __future__ import annotations
 from typing import Any, Literal, Optional, TypedDict, Union
 
 
+class AgentRequest(TypedDict, total=False):
+    """Settings of a session whose worker is an agent."""
+
+    # More arguments for the engine's program, before its subcommand.
+    arguments: list[str]
+    # The model, by the engine's name for it. Default: the engine's own.
+    model: Optional[str]
+    # How long a permission waits for a client's answer. Then it is refused. Default: ten minutes.
+    permission_deadline_ms: Optional[int]
+    # Who answers the agent's requests for permission. Default: `allow`, because the session is confined.
+    permissions: Optional[PermissionPolicy]
+    # Resume this conversation instead of beginning a new one.
+    resume: Optional[ResumeToken]
+    # How long the engine may make no progress while it neither runs an action nor asks. Then its turn fails. Default: five minutes.
+    stall_ms: Optional[int]
+
+
 class ApiError(TypedDict):
     """The reply of every request that fails."""
 
@@ -70,6 +87,8 @@ CopyScope = Literal["needed", "all"]
 class CreateSession(TypedDict, total=False):
     """The request for a new session."""
 
+    # Settings of an agent. Only the workers `agent` and `acp` have them.
+    agent: Optional[AgentRequest]
     # The deadline of turns that set none themselves. Default: the node's deadline, one day unless the node was started with another.
     deadline_ms: Optional[int]
     # Environment variables to add.
@@ -92,7 +111,7 @@ class CreateSession(TypedDict, total=False):
     terminal: Optional[TerminalSize]
     # The session's first turn. It runs before any turn of another client that knows the id.
     turn: Optional[SubmitTurn]
-    # The kind of worker, as `GET /v1/workers` names it, or `jupyter:KERNEL`. Default: `python`.
+    # The kind of worker, as `GET /v1/workers` names it, `jupyter:KERNEL`, `agent:ENGINE` or `acp:COMMAND`. Default: `python`.
     worker: Optional[str]
     # The directory that the code works in. Default: a new directory for this session.
     workspace: Optional[str]
@@ -839,6 +858,9 @@ class OutputView(_OutputView, total=False):
 # The owner of sessions: a name that a client gives to its sessions, so that it can offer tools to all of them.
 Owner = str
 
+# Who answers an agent's requests for permission.
+PermissionPolicy = Literal["allow", "ask", "refuse"]
+
 
 class _Policy(TypedDict):
     # Variables of the node's environment that the code gets, in addition to the default ones.
@@ -965,6 +987,9 @@ class Receipt(TypedDict):
     kept: list[str]
     lost: list[str]
 
+# Names one conversation of one engine. At most one turn of a conversation runs at any time.
+ResumeToken = str
+
 
 class SearchMatch(TypedDict):
     """A line that contains the text."""
@@ -1070,6 +1095,8 @@ class Session(_Session, total=False):
     owner: Optional[Owner]
     # What the session's code may access.
     policy: Optional[Policy]
+    # The conversation of the session's agent. Absent until the agent has begun one.
+    resume: Optional[ResumeToken]
     # What the start of the worker cost. Only if `start_figures` is set in the node's configuration file.
     start_figures: Optional[StartFigures]
     # How the worker was started. Absent until the worker is ready.

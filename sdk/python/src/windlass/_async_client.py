@@ -12,6 +12,7 @@ from . import _address
 from . import _api as api
 from . import _calls as calls
 from . import _events as events
+from ._agent_client import AsyncAgent
 from ._async_files import AsyncFiles
 from ._async_transport import AsyncStream, AsyncTransport
 from ._calls import Failure
@@ -89,6 +90,13 @@ class AsyncWindlass:
                 await session.close()
                 raise
         return session
+
+    def agent(self, engine: str, **settings: Any) -> AsyncAgent:
+        """An agent; see `Windlass.agent`."""
+        return AsyncAgent(self, engine, **settings)
+
+    async def _created(self, flow: calls.Flow[api.Session]) -> AsyncSession:
+        return AsyncSession(self, await self._transport.perform(flow), owned=True)
 
     async def attach(self, id: str) -> AsyncSession:
         """An existing session. Leaving its `async with` block does not end it."""

@@ -10,6 +10,7 @@ from . import _address
 from . import _api as api
 from . import _calls as calls
 from . import _events as events
+from ._agent_client import Agent
 from ._calls import Failure
 from ._errors import InputNeeded, Timeout, WindlassError
 from ._files import Files
@@ -93,6 +94,15 @@ class Windlass:
                 session.close()
                 raise
         return session
+
+    def agent(self, engine: str, **settings: Any) -> Agent:
+        """An agent: `codex`, `claude`, `opencode`, `gemini` or `acp:COMMAND`. Settings: `resume`, `model`,
+        `permissions` (`allow`, `ask`, `refuse`), `permission_deadline`, `stall`, `arguments`, `program`,
+        and those of `session`: `workspace`, `policy`, `env`, `id`, `owner`, `idle`."""
+        return Agent(self, engine, **settings)
+
+    def _created(self, flow: calls.Flow[api.Session]) -> Session:
+        return Session(self._transport, self._transport.perform(flow), owned=True)
 
     def attach(self, id: str) -> Session:
         """An existing session. Leaving its `with` block does not end it."""
