@@ -125,7 +125,8 @@ impl AgentView {
             AgentEventKind::Completed { error, .. } => {
                 let mut parts = Vec::new();
                 if let Some(error) = error {
-                    let line = format!("{}: {}", error.name, clean(&error.message));
+                    let message = clean(&error.message).replace('\n', " ");
+                    let line = format!("{}: {message}", error.name);
                     parts.push(ViewPart::Line(Tone::Error, line));
                 }
                 parts.extend(self.usage.take().map(|usage| faint(figures(&usage))));
@@ -225,7 +226,11 @@ fn faint(line: String) -> ViewPart {
 }
 
 fn figures(usage: &TokenUsage) -> String {
-    let cost = usage.cost_usd.map(|cost| format!(", ${cost:.4}")).unwrap_or_default();
+    let cost = usage
+        .cost_usd
+        .filter(|cost| *cost > 0.0)
+        .map(|cost| format!(", ${cost:.4}"))
+        .unwrap_or_default();
     format!("tokens: {} in, {} out{cost}", usage.input_tokens, usage.output_tokens)
 }
 
@@ -234,7 +239,8 @@ pub fn clean(text: &str) -> String {
     let shown = |char: char| match char {
         '\n' | '\t' => Some(char),
         char if char.is_control() => None,
-        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => None,
+        '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' => None,
+        '\u{2066}'..='\u{2069}' => None,
         char => Some(char),
     };
     text.chars().filter_map(shown).collect()

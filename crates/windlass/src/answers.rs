@@ -45,6 +45,17 @@ impl AnswerReader {
         Self { file, pending: Vec::new() }
     }
 
+    /// Forgets what the user has typed so far. Returns whether a user types at all: the input of a pipe stays.
+    pub fn discard_typed(&mut self) -> bool {
+        if !self.file.is_terminal() {
+            return false;
+        }
+        self.pending.clear();
+        // An error means that the terminal is gone, which the next read tells.
+        let _ = rustix::termios::tcflush(&self.file, rustix::termios::QueueSelector::IFlush);
+        true
+    }
+
     /// The next line with its newline. Empty at the end of input.
     pub async fn line(&mut self, echo: Echo) -> io::Result<Vec<u8>> {
         let hidden = match echo {

@@ -176,9 +176,16 @@ impl SessionFollower {
                         EventEffect::Stop(end) => return Ok(end),
                     }
                 }
-                line = next_answer(&mut person.answers, prompt.as_ref()) => {
+                line = next_answer(&mut person.answers, prompt.as_ref(), self.asker) => {
+                    let line = line?;
+                    if self.asker == Asker::Agent && line.is_empty() {
+                        // No answers come from here any more. Another client may answer.
+                        person.answers = None;
+                        prompt = None;
+                        continue;
+                    }
                     if let Some(PendingPrompt { turn, permission, .. }) = prompt.take() {
-                        let input = as_input(agent_view::named(permission.as_deref(), line?));
+                        let input = as_input(agent_view::named(permission.as_deref(), line));
                         let sent = self.client.send_input(&self.session, &turn, &input).await;
                         ignore_ended_turn(sent)?;
                     }
@@ -231,6 +238,10 @@ impl SessionFollower {
             EventKind::Output { stream, .. } if !self.is_shown_already(stream) => {
                 let bytes = output_bytes::fetch(&self.client, &self.session, &item, from).await?;
                 match stream {
+                    Stream::Result if self.asker == Asker::Agent => {
+                        let text = agent_view::clean(&String::from_utf8_lossy(&bytes));
+                        person.terminal.out(text.as_bytes())?;
+                    }
                     Stream::Stdout | Stream::Result => person.terminal.out(&bytes)?,
                     Stream::Stderr | Stream::Traceback => person.terminal.err(&bytes)?,
                 }
@@ -333,7 +344,12 @@ fn open_prompt(
 ) -> anyhow::Result<PendingPrompt> {
     let (shown, permission) = match asker {
         Asker::Code => (wait.prompt.clone(), None),
-        Asker::Agent => (agent_view::clean(&wait.prompt), agent_view::permission_in(&wait.prompt)),
+        Asker::Agent => {
+            // What was typed before the question was shown was not meant for it.
+            let is_typed = person.answers.as_mut().is_some_and(AnswerReader::discard_typed);
+            let permission = agent_view::permission_in(&wait.prompt).filter(|_| is_typed);
+            (agent_view::clean(&wait.prompt), permission)
+        }
     };
     person.terminal.prompt(&shown)?;
     let echo = if wait.secret { Echo::Hidden } else { Echo::Shown };
@@ -351,9 +367,12 @@ enum Asker {
 async fn next_answer(
     answers: &mut Option<AnswerReader>,
     prompt: Option<&PendingPrompt>,
+    asker: Asker,
 ) -> std::io::Result<Vec<u8>> {
     match (prompt, answers) {
         (None, _) => std::future::pending().await,
+        // Another client may answer an agent.
+        (Some(_), None) if asker == Asker::Agent => std::future::pending().await,
         (Some(_), None) => Ok(Vec::new()),
         (Some(prompt), Some(answers)) => answers.line(prompt.echo).await,
     }

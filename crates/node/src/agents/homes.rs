@@ -29,8 +29,12 @@ const TOKENS: &str = "tokens";
 /// Homes that are being removed.
 const REMOVED: &str = "removed";
 
-/// What the symlink of a token names that sessions with different homes have reported. No home has this name.
+/// What the symlink of a token names that sessions with different homes have reported, or whose home is gone. No home
+/// has this name.
 const AMBIGUOUS: &str = "-";
+
+/// Maximum number of tokens that are remembered although their homes are gone.
+const ENDED_TOKENS_MAX: usize = 10_000;
 
 /// Held while homes, users and tokens change, so that no home is removed that a new session is about to get.
 static CHANGING: Mutex<()> = Mutex::new(());
@@ -128,12 +132,19 @@ fn set_aside(
         homes.rename(name, removed, name)?;
     }
     let tokens = open(config, TOKENS)?;
-    let has_homes = !homes.names()?.is_empty();
+    let mut ended = 0;
     for token in tokens.names()? {
         let home = tokens.read_link(&token)?;
-        let stays = home == Path::new(AMBIGUOUS) && has_homes;
-        if !stays && homes.look(&home)?.is_none() {
+        if homes.look(&home)?.is_some() {
+            continue;
+        }
+        // The token stays without a home: another session could report it, and a resume would run in that session's home.
+        ended += 1;
+        if ended > ENDED_TOKENS_MAX {
             tokens.remove_file(&token)?;
+        } else if home != Path::new(AMBIGUOUS) {
+            tokens.remove_file(&token)?;
+            tokens.symlink(Path::new(AMBIGUOUS), &token)?;
         }
     }
     Ok(())
@@ -197,6 +208,9 @@ mod tests {
         assert_eq!(of_session(&config, &id("c"), Some(&token)).unwrap(), home);
         sweep(&config, |_| false).unwrap();
         assert!(!home.exists() && of_session(&config, &id("d"), Some(&token)).is_err());
-        assert_eq!(std::fs::read_dir(config.agents_dir().join(TOKENS)).unwrap().count(), 0);
+        // Another session that reports the token does not get it.
+        let late = of_session(&config, &id("late"), None).unwrap();
+        remember(&config, &token, &late).unwrap();
+        assert!(of_session(&config, &id("e"), Some(&token)).is_err());
     }
 }

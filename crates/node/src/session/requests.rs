@@ -182,6 +182,11 @@ impl Actor {
             };
             return answer(reply, Err(failure));
         };
+        if self.calls.is_agent() && self.machine.turn_state(turn) == TurnState::Running {
+            // An answer that waits for a question would be taken for one that nobody has seen.
+            let message = format!("turn {id} asks nothing: answer an agent when it asks");
+            return answer(reply, Err(Failure::new(ErrorCode::TurnNotRunning, message)));
+        }
         if let EventVerdict::Refused(code) = self.apply(SessionEvent::InputGiven { turn }) {
             return answer(reply, Err(Failure::of(code, self.id.as_str())));
         }

@@ -292,14 +292,26 @@ async fn contract_94_an_answer_is_never_taken_for_another_question() {
     let session = scene.session(SessionSettings { permissions, ..<_>::default() }).await;
     let id = scene.submit(&session, "asks", "then rm").await;
     scene.waits_for_input(&session).await;
-    // Two clients answer the first question, one of them without its id. The rest of the input waits in the keeper.
-    for answer in ["allow\n", "p1 allow\n", "p1 allow\n", "allow\n"] {
-        let input = TurnInput { text: Some(answer.to_owned()), ..<_>::default() };
-        scene.client.send_input(&session, &id, &input).await.unwrap();
-    }
+    let say = async |answer: &str| {
+        let input = TurnInput { text: Some(format!("{answer}\n")), ..<_>::default() };
+        scene.client.send_input(&session, &id, &input).await.is_ok()
+    };
+    // The node takes answers only while something is asked, so an answer is repeated until it is taken.
+    let say_until_taken = async |answer: &str| {
+        let taken = async {
+            while !say(answer).await {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        windlass_testkit::within(PATIENCE, taken).await;
+    };
+    // Two clients answer the first question, also without its id.
+    say("allow").await;
+    say_until_taken("p1 allow").await;
+    say("p1 allow").await;
+    say("allow").await;
     scene.until_decided(&session, 1).await;
-    let input = TurnInput { text: Some("p2 deny\n".to_owned()), ..<_>::default() };
-    scene.client.send_input(&session, &id, &input).await.unwrap();
+    say_until_taken("p2 deny").await;
     scene.ended(&session, &id).await;
     let allowed: Vec<(String, bool)> = scene
         .decisions(&session)

@@ -33,6 +33,10 @@ enum AcpRequest {
     Prompt,
 }
 
+/// Maximum number of options of a permission, and bytes of an option's id. Others are left out.
+const OPTIONS_MAX: usize = 32;
+const OPTION_ID_BYTES_MAX: usize = 256;
+
 /// The answer to a request that this client does not support.
 const METHOD_NOT_FOUND: i64 = -32601;
 
@@ -393,7 +397,7 @@ impl Acp {
         self.asked += 1;
         let name = format!("p{}", self.asked);
         let offered = params["options"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let options: Vec<PermissionOption> = offered.iter().filter_map(option).collect();
+        let options = offered.iter().filter_map(option).take(OPTIONS_MAX).collect();
         self.questions.insert(name.clone(), id.clone());
         let call = &params["toolCall"];
         let mut outputs = Vec::new();
@@ -417,11 +421,9 @@ fn option(offered: &Value) -> Option<PermissionOption> {
         "reject_always" => OptionKind::RejectAlways,
         _ => return None,
     };
-    Some(PermissionOption {
-        id: text_at(offered, "optionId"),
-        name: text_at(offered, "name"),
-        kind,
-    })
+    let id = text_at(offered, "optionId");
+    let name = text_at(offered, "name");
+    (id.len() <= OPTION_ID_BYTES_MAX).then_some(PermissionOption { id, name, kind })
 }
 
 /// Why a request failed, if it did.

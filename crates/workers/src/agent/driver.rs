@@ -26,7 +26,7 @@ use windlass_worker_kit::{KeeperMessage, Link, StartupFigures, capability};
 
 use super::engine::{Engine, EngineEnd, EngineInput, error};
 use super::permissions::PermissionDesk;
-use super::process::{EngineActivity, EngineProcess};
+use super::process::{EngineActivity, EngineProcess, LOG_FILE};
 use super::prompt::Prompt;
 use super::recorder::TurnRecorder;
 use super::settings::AgentSettings;
@@ -366,7 +366,9 @@ impl AgentDriver {
             },
             Err(_) => "it closed its output".to_owned(),
         };
-        let message = format!("{} ended in the turn ({how})", self.settings.engine);
+        let log = self.home.join(LOG_FILE);
+        let (engine, log) = (&self.settings.engine, log.display());
+        let message = format!("{engine} ended in the turn ({how}); its log is {log}");
         let ended = Some(error(error_name::EXITED, message));
         self.end_turn(EngineEnd { error: ended, ..EngineEnd::default() });
     }

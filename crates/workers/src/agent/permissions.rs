@@ -156,8 +156,11 @@ impl PermissionDesk {
     }
 }
 
-/// Maximum characters of a question's title in a prompt.
-const TITLE_CHARS_MAX: usize = 200;
+/// Maximum characters of a question's title in a prompt. What is left out is counted.
+const TITLE_CHARS_MAX: usize = 4000;
+
+/// A longer run of spaces is told by its length: it could push the end of a command out of sight.
+const SPACES_MAX: usize = 8;
 
 /// The prompt for people. The title is the engine's text: on one line, and without characters that change a terminal.
 fn prompt(engine: &str, question: &Question) -> String {
@@ -166,12 +169,36 @@ fn prompt(engine: &str, question: &Question) -> String {
     if !words.contains(&DENY) {
         words.push(DENY);
     }
-    let shown = |char: char| if char.is_control() { ' ' } else { char };
-    let mut title: String = title.chars().map(shown).take(TITLE_CHARS_MAX + 1).collect();
-    if title.chars().count() > TITLE_CHARS_MAX {
-        title.push_str("...");
-    }
+    let title = shown_title(title);
     format!("{engine} asks [{id}]: {title}\nAnswer {id} followed by one of {}: ", words.join(", "))
+}
+
+fn shown_title(title: &str) -> String {
+    let mut shown = String::new();
+    let mut spaces = 0;
+    let plain = title.chars().map(|char| if char.is_control() { ' ' } else { char });
+    let mut chars = plain.take(TITLE_CHARS_MAX);
+    loop {
+        let next = chars.next();
+        if next.is_some_and(char::is_whitespace) {
+            spaces += 1;
+            continue;
+        }
+        match spaces {
+            0..=SPACES_MAX => shown.extend(std::iter::repeat_n(' ', spaces)),
+            _ => shown.push_str(&format!(" [{spaces} spaces] ")),
+        }
+        spaces = 0;
+        match next {
+            Some(char) => shown.push(char),
+            None => break,
+        }
+    }
+    let more = title.chars().count().saturating_sub(TITLE_CHARS_MAX);
+    if more > 0 {
+        shown.push_str(&format!(" ... ({more} more characters)"));
+    }
+    shown
 }
 
 /// The word that refuses. It always does, whatever the engine offers.
@@ -326,10 +353,13 @@ mod tests {
 
     #[test]
     fn a_title_cannot_change_the_terminal_or_add_a_line() {
-        let title = format!("rm\u{1b}[8m\r\nfake [p9]: {}", "x".repeat(300));
+        let (spaces, end) = (" ".repeat(300), "x".repeat(5000));
+        let title = format!("rm\u{1b}[8m\r\nfake [p9]:{spaces}; rm {end}");
         let shown = prompt("e", &Question { title, ..question("p1") });
         assert_eq!(shown.lines().count(), 2, "{shown}");
-        assert!(!shown.contains('\u{1b}') && shown.contains("...\nAnswer p1 followed"), "{shown}");
+        assert!(!shown.contains('\u{1b}'), "{shown}");
+        assert!(shown.contains("[p9]: [300 spaces] ; rm xxx"), "{shown}");
+        assert!(shown.contains(" more characters)\nAnswer p1 followed"), "{shown}");
     }
 
     #[test]

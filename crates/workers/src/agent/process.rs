@@ -38,7 +38,7 @@ const UNREAD_BYTES_MAX: usize = 64 * 1024 * 1024;
 const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// The engine's standard error, below the home.
-const LOG_FILE: &str = "engine.log";
+pub const LOG_FILE: &str = "engine.log";
 
 /// How long the end of all processes may take. They got SIGKILL, so only the kernel can delay it.
 const KILL_TIME: Duration = Duration::from_secs(2);
@@ -52,6 +52,8 @@ pub struct EngineProcess {
     child: Child,
     output: ChildStdout,
     received: BytesMut,
+    /// Bytes of `received` that have no end of a line.
+    searched: usize,
     /// Bytes of a line that is too long and is being skipped.
     skipped: usize,
     input: mpsc::UnboundedSender<Vec<u8>>,
@@ -116,7 +118,15 @@ impl EngineProcess {
                 waiting.fetch_sub(line.len(), Ordering::Relaxed);
             }
         });
-        Ok(Self { child, output, received: BytesMut::new(), skipped: 0, input, unread })
+        Ok(Self {
+            child,
+            output,
+            received: BytesMut::new(),
+            searched: 0,
+            skipped: 0,
+            input,
+            unread,
+        })
     }
 
     /// Sends a line. Never waits.
@@ -142,6 +152,7 @@ impl EngineProcess {
             match self.output.read_buf(&mut self.received).await {
                 Ok(0) | Err(_) => {
                     // The last line counts also without a newline.
+                    self.searched = 0;
                     let rest = self.received.split();
                     if rest.is_empty() {
                         return EngineActivity::Closed;
@@ -156,15 +167,18 @@ impl EngineProcess {
     /// A whole line among the bytes that were read.
     fn take_line(&mut self) -> Option<Line> {
         loop {
-            let end = self.received.iter().position(|byte| *byte == b'\n');
-            let Some(end) = end else {
+            let rest = &self.received[self.searched..];
+            let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
+                self.searched = self.received.len();
                 if self.received.len() > LINE_BYTES_MAX {
                     self.skipped += self.received.len();
                     self.received.clear();
+                    self.searched = 0;
                 }
                 return None;
             };
-            let line = self.received.split_to(end);
+            let line = self.received.split_to(self.searched + end);
+            self.searched = 0;
             self.received.advance(1);
             let skipped = std::mem::take(&mut self.skipped);
             if skipped > 0 {

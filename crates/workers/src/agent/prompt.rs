@@ -58,8 +58,9 @@ impl Prompt {
 }
 
 fn find(workspace: &Path, named: &str) -> Option<PathBuf> {
-    let path = workspace.join(named);
-    (!named.is_empty() && path.is_file()).then_some(path)
+    let path = workspace.join(named).canonicalize().ok()?;
+    let is_inside = path.starts_with(workspace.canonicalize().ok()?);
+    (!named.is_empty() && is_inside && path.is_file()).then_some(path)
 }
 
 impl PromptFile {
@@ -84,16 +85,18 @@ mod tests {
     #[test]
     fn words_with_an_at_sign_name_files_that_are_there() {
         let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap();
         std::fs::write(dir.path().join("a.png"), "img").unwrap();
         std::fs::create_dir(dir.path().join("src")).unwrap();
         std::fs::write(dir.path().join("src/b.rs"), "").unwrap();
         std::fs::write(dir.path().join("empty.png"), "").unwrap();
-        let text = "see @a.png, @src/b.rs. @none.txt me@a.png @src @ @a.png @empty.png";
+        let text =
+            "see @a.png, @src/b.rs. @none.txt me@a.png @src @ @a.png @empty.png @/etc/passwd @../x";
         let prompt = Prompt::read(text.to_owned(), dir.path());
         let files: Vec<_> = prompt
             .files
             .iter()
-            .map(|file| (file.path.strip_prefix(dir.path()).unwrap().to_str().unwrap(), file.image))
+            .map(|file| (file.path.strip_prefix(&real).unwrap().to_str().unwrap(), file.image))
             .collect();
         assert_eq!(files, [("a.png", Some("image/png")), ("src/b.rs", None), ("empty.png", None)]);
         assert_eq!(prompt.images().count(), 1);

@@ -4,6 +4,8 @@
 //! - The answer is the message of phase `final_answer`, else the last message without a phase.
 //! - The turn is completed exactly once.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use windlass_protocol::agent::{
     ActionKind, ActionPhase, AgentEvent, AgentEventKind, ResumeToken, TEXT_BYTES_MAX,
 };
@@ -13,6 +15,12 @@ use super::engine::EngineEnd;
 /// The phases of messages that mean something.
 const FINAL: &str = "final_answer";
 const COMMENTARY: &str = "commentary";
+
+/// Maximum bytes of an id, a name or a step of a plan. A longer one is cut and gets a hash.
+const ID_BYTES_MAX: usize = 512;
+
+/// Maximum number of steps of a plan.
+const STEPS_MAX: usize = 256;
 
 /// Maximum number of actions that are open at the same time. The oldest is closed for the next one.
 const OPEN_ACTIONS_MAX: usize = 1024;
@@ -191,12 +199,32 @@ fn shorten(kind: &mut AgentEventKind) {
         AgentEventKind::Message { text, .. }
         | AgentEventKind::Reasoning { text, .. }
         | AgentEventKind::Notice { text, .. } => cut(text),
-        AgentEventKind::Action { title, detail, .. } => {
+        AgentEventKind::Action { id, title, detail, .. } => {
+            bound_id(id);
             cut(title);
             detail.iter_mut().for_each(cut);
         }
-        AgentEventKind::Permission { title, .. } => cut(title),
+        AgentEventKind::Permission { title, options, action, .. } => {
+            cut(title);
+            action.iter_mut().for_each(bound_id);
+            options.iter_mut().for_each(|option| bound_id(&mut option.name));
+        }
+        AgentEventKind::Plan { steps } => {
+            steps.truncate(STEPS_MAX);
+            steps.iter_mut().for_each(|step| bound_id(&mut step.text));
+        }
         _ => {}
+    }
+}
+
+/// Shortens a long id or name. Different ones stay different.
+fn bound_id(id: &mut String) {
+    if id.len() > ID_BYTES_MAX {
+        let mut hasher = DefaultHasher::new();
+        id.hash(&mut hasher);
+        let hash = hasher.finish();
+        id.truncate(id.floor_char_boundary(ID_BYTES_MAX));
+        id.push_str(&format!("...{hash:016x}"));
     }
 }
 
@@ -290,6 +318,22 @@ mod tests {
             "1:Command:Started 1:Command:Updated 2:Command:Started 1:Command:Completed \
              3:Command:Started 3:Command:Completed 2:Command:Completed done(true,)"
         );
+    }
+
+    #[test]
+    fn long_ids_are_shortened_and_stay_apart() {
+        let mut recorder = TurnRecorder::new("e");
+        let long = "x".repeat(3_000_000);
+        for (id, phase) in [
+            (long.clone(), ActionPhase::Started),
+            (format!("{long}y"), ActionPhase::Started),
+            (long, ActionPhase::Completed),
+        ] {
+            let taken = recorder.take(action(&id, phase));
+            let [AgentEventKind::Action { id, .. }] = &taken[..] else { panic!("{}", taken.len()) };
+            assert!(id.len() < 600);
+        }
+        assert_eq!(recorder.open.len(), 1);
     }
 
     #[test]

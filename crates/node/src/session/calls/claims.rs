@@ -21,6 +21,11 @@ pub(crate) struct ClaimingAgent {
 }
 
 impl ToolCalls {
+    /// Whether the session's worker is an agent.
+    pub fn is_agent(&self) -> bool {
+        self.agent.is_some()
+    }
+
     /// The session's agent asks for a conversation. The answer comes when no other turn has the conversation.
     pub(super) fn claim(&mut self, part: &CallPart, node: &Context, round: &mut Round) {
         let (turn, call) = (part.turn, part.call);

@@ -53,6 +53,7 @@ impl AgentDriver {
             return;
         }
         if !ok {
+            self.conversation.may_have_changed = true;
             let refused = serde_json::from_slice::<ToolError>(body).ok();
             let code = refused.as_ref().and_then(|refused| refused.code);
             // The node was replaced. The next one answers.
@@ -64,8 +65,8 @@ impl AgentDriver {
             return self.end_turn(EngineEnd { error: Some(failed), ..EngineEnd::default() });
         }
         let answer = serde_json::from_slice::<Value>(body).unwrap_or_default();
-        let changed = answer["changed"].as_bool().unwrap_or(true)
-            || std::mem::take(&mut self.conversation.may_have_changed);
+        let unnoticed = std::mem::take(&mut self.conversation.may_have_changed);
+        let changed = unnoticed || answer["changed"].as_bool().unwrap_or(true);
         running.recorder.set_token(token.clone());
         running.progress_at = Instant::now();
         self.conversation.token = Some(token);
