@@ -36,11 +36,15 @@ const AMBIGUOUS: &str = "-";
 /// Maximum number of tokens that are remembered although their homes are gone.
 const ENDED_TOKENS_MAX: usize = 10_000;
 
-/// Held while homes, users and tokens change, so that no home is removed that a new session is about to get.
-static CHANGING: Mutex<()> = Mutex::new(());
+/// Held while homes and their users change, so that no home is removed that a new session is about to get. Only threads
+/// for blocking work wait for this lock.
+static HOMES_CHANGE: Mutex<()> = Mutex::new(());
 
-fn changing() -> MutexGuard<'static, ()> {
-    CHANGING.lock().unwrap_or_else(PoisonError::into_inner)
+/// Held while one token changes. The thread that serves turns waits for this lock, so no holder does more than that.
+static TOKEN_CHANGES: Mutex<()> = Mutex::new(());
+
+fn hold(lock: &'static Mutex<()>) -> MutexGuard<'static, ()> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Maximum number of homes of sessions with the same id.
@@ -53,7 +57,7 @@ pub(crate) fn of_session(
     resume: Option<&ResumeToken>,
 ) -> Result<PathBuf, Failure> {
     let failed = |error: io::Error| Failure::while_making("cannot make the agent's home", &error);
-    let _changing = changing();
+    let _held = hold(&HOMES_CHANGE);
     let homes = open(config, HOMES).map_err(failed)?;
     let name = match resume {
         None => new_home(&homes, id).map_err(failed)?,
@@ -76,8 +80,8 @@ pub(crate) fn of_session(
 /// them: an engine chooses its ids, so one session could take the token of another.
 pub(crate) fn remember(config: &Config, token: &ResumeToken, home: &Path) -> io::Result<()> {
     let Some(name) = home.file_name().map(Path::new) else { return Ok(()) };
-    let _changing = changing();
     let tokens = open(config, TOKENS)?;
+    let _held = hold(&TOKEN_CHANGES);
     match tokens.symlink(name, token.as_str()) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => return made,
@@ -118,7 +122,7 @@ fn set_aside(
     removed: &Directory,
     is_known: impl Fn(&SessionId) -> bool,
 ) -> io::Result<()> {
-    let _changing = changing();
+    let _held = hold(&HOMES_CHANGE);
     let (homes, users) = (open(config, HOMES)?, open(config, USERS)?);
     let mut needed = HashSet::new();
     for session in users.names()? {
@@ -134,6 +138,7 @@ fn set_aside(
     let tokens = open(config, TOKENS)?;
     let mut ended = 0;
     for token in tokens.names()? {
+        let _held = hold(&TOKEN_CHANGES);
         let home = tokens.read_link(&token)?;
         if homes.look(&home)?.is_some() {
             continue;
