@@ -17,7 +17,6 @@ use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{API, API_HEADER, ApiError};
-use windlass_protocol::host::WITHIN_HEADER;
 
 use crate::address::NodeAddress;
 use crate::client::Client;
@@ -268,8 +267,8 @@ impl Client {
 
     fn request(&self, call: &HttpCall) -> Result<Request<Full<Bytes>>, FailedAttempt> {
         let mut request = call.request(self.pool().address()).map_err(FailedAttempt::fatal)?;
-        if let Some(within) = self.within_header() {
-            request.headers_mut().insert(HeaderName::from_static(WITHIN_HEADER), within.clone());
+        for (name, value) in self.origin() {
+            request.headers_mut().insert(HeaderName::from_static(name), value.clone());
         }
         Ok(request)
     }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use hyper::header::HeaderValue;
 use tokio::time::sleep;
-use windlass_protocol::ErrorCode;
-use windlass_protocol::host::Within;
+use windlass_protocol::host::{PARENT_HEADER, WITHIN_HEADER, Within};
+use windlass_protocol::{ErrorCode, SessionId};
 
 use crate::address::{NodeAddress, RemoteNode};
 use crate::call::{PAUSE_FIRST, PAUSE_MAX};
@@ -39,6 +39,8 @@ pub struct Client {
     shared: Arc<ClientShared>,
     /// The tool call that sends these requests, as a header value.
     within: Option<HeaderValue>,
+    /// The session to whose children this client is limited, as a header value.
+    parent: Option<HeaderValue>,
 }
 
 struct ClientShared {
@@ -93,11 +95,26 @@ impl Client {
     #[must_use]
     pub fn within(&self, call: &Within) -> Self {
         let header = HeaderValue::from_str(&call.to_string()).expect("letters, digits and slashes");
-        Self { shared: self.shared.clone(), within: Some(header) }
+        Self { within: Some(header), ..self.clone() }
     }
 
-    pub(crate) fn within_header(&self) -> Option<&HeaderValue> {
-        self.within.as_ref()
+    /// A client of the same node that is limited to the children of one session. The sessions that it creates are
+    /// children of that session, and it reaches no other session.
+    #[must_use]
+    pub fn limited_to_children_of(&self, parent: &SessionId) -> Self {
+        let header = HeaderValue::from_str(parent.as_str()).expect("letters and digits");
+        Self { parent: Some(header), ..self.clone() }
+    }
+
+    /// Whether this client is limited to the children of one session.
+    pub fn is_limited(&self) -> bool {
+        self.parent.is_some()
+    }
+
+    /// The headers that tell where these requests come from.
+    pub(crate) fn origin(&self) -> impl Iterator<Item = (&'static str, &HeaderValue)> {
+        let headers = [(WITHIN_HEADER, &self.within), (PARENT_HEADER, &self.parent)];
+        headers.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)))
     }
 
     pub fn dirs(&self) -> &Dirs {
@@ -160,7 +177,7 @@ impl Client {
     fn changed(&self, start: StartNode, retry_for: Duration) -> Self {
         let address = self.pool().address().clone();
         let changed = Self::new(address, self.shared.dirs.clone(), start, retry_for);
-        Self { within: self.within.clone(), ..changed }
+        Self { within: self.within.clone(), parent: self.parent.clone(), ..changed }
     }
 
     fn new(address: NodeAddress, dirs: Dirs, start: StartNode, retry_for: Duration) -> Self {
@@ -174,6 +191,7 @@ impl Client {
                 timers: TimerPool::default(),
             }),
             within: None,
+            parent: None,
         }
     }
 

@@ -71,7 +71,9 @@ impl Client {
     /// Never sent twice: the node would create two sessions. With a first turn, the reply waits as
     /// that turn requests.
     pub async fn create_session(&self, create: &CreateSession) -> Result<Created, ClientError> {
-        let wait_ms = create.turn.as_ref().map_or(0, |turn| turn.wait_ms);
+        let turn_ms = create.turn.as_ref().map_or(0, |turn| turn.wait_ms);
+        let copy_ms = create.copy_workspace.map_or(0, |_| FORK_WAIT_MS);
+        let wait_ms = turn_ms.saturating_add(copy_ms);
         let path = RequestPath::new(&["sessions"]).done();
         self.json(HttpCall::post_json(path, Repeat::IfNotSent, create).waiting(wait_ms)).await
     }

@@ -8,8 +8,11 @@ use rmcp::model::{
     ClientCapabilities, ElicitationCapability, ProgressNotificationParam, ProtocolVersion,
 };
 use rmcp::service::{Peer, RequestContext};
+use serde_json::Value;
 use tokio::sync::watch;
+use windlass_protocol::agent::MCP_RUN_KEY;
 use windlass_protocol::policy::PolicyRequest;
+use windlass_protocol::{SessionId, TurnId};
 
 use crate::codex;
 use crate::door::{Door, Transport};
@@ -33,8 +36,8 @@ const CODEX_TURN: &str = "x-codex-turn-metadata";
 const CODEX: &str = "codex-mcp-client";
 
 /// Whether a client gets text and images, without structured content.
-pub(crate) fn text_only(context: &RequestContext<RoleServer>) -> bool {
-    TEXT_ONLY_CLIENTS.contains(&name_of(context).as_str())
+pub(crate) fn text_only(door: &Door, context: &RequestContext<RoleServer>) -> bool {
+    door.agent.is_some() || TEXT_ONLY_CLIENTS.contains(&name_of(context).as_str())
 }
 
 fn name_of(context: &RequestContext<RoleServer>) -> String {
@@ -54,6 +57,8 @@ pub(crate) struct ClientCall {
     pub elicitation: ElicitationSupport,
     /// The client accepts a task handle instead of an answer.
     pub takes_tasks: bool,
+    /// The id of the turn that the call runs, if the client sends the same call again after an outage.
+    pub turn: Option<TurnId>,
     context: RequestContext<RoleServer>,
     gone: watch::Receiver<bool>,
     /// What cancelling the call does to its turn.
@@ -81,6 +86,9 @@ impl ClientCall {
     /// If the client names a sandbox that is not understood, the call fails: it must not run in
     /// another sandbox.
     pub fn new(door: &Door, context: &RequestContext<RoleServer>) -> Result<Self, Fault> {
+        if let Some(agent) = &door.agent {
+            return Ok(Self::of_agent(door, &agent.call.session, context));
+        }
         let sandbox = codex::sandbox_of(&context.meta.0)?;
         let (workspace, policy) = match sandbox {
             Some(sandbox) => {
@@ -94,19 +102,40 @@ impl ClientCall {
         let abilities = context.client_capabilities().unwrap_or_default();
         let on_cancel = match (door.shared.transport, stateless) {
             // There a client cancels a call by closing the answer.
-            (Transport::Stdio, _) | (Transport::Http, true) => OnCancel::StopTurn,
+            (Transport::Stdio | Transport::Agent, _) | (Transport::Http, true) => {
+                OnCancel::StopTurn
+            }
             (Transport::Http, false) => OnCancel::KeepTurn,
         };
         Ok(Self {
-            scope: SessionScope::of(&name, workspace.as_deref(), policy.as_ref()),
+            scope: SessionScope::of(&name, workspace.as_deref(), policy.as_ref())
+                .with_permissions(door.shared.permissions),
             workspace,
             policy,
             elicitation: elicitation_support(&abilities, stateless, door.shared.transport),
             takes_tasks: abilities.supports_tasks(),
+            turn: None,
             context: context.clone(),
             gone: door.shared.gone.clone(),
             on_cancel,
         })
+    }
+
+    /// A request of a session's agent. Its sessions are children of that session, so their policy and workspace are not
+    /// chosen here. The agent's user is asked for permissions, not for input of the code.
+    fn of_agent(door: &Door, parent: &SessionId, context: &RequestContext<RoleServer>) -> Self {
+        let key = context.meta.get(MCP_RUN_KEY).and_then(Value::as_str);
+        Self {
+            scope: SessionScope::of_children(parent),
+            workspace: None,
+            policy: None,
+            elicitation: ElicitationSupport::Never,
+            takes_tasks: false,
+            turn: key.and_then(|key| TurnId::chosen(key).ok()),
+            context: context.clone(),
+            gone: door.shared.gone.clone(),
+            on_cancel: OnCancel::StopTurn,
+        }
     }
 
     pub fn peer(&self) -> &Peer<RoleServer> {
@@ -158,6 +187,7 @@ fn elicitation_support(
         (false, ..) => ElicitationSupport::Never,
         (true, true, _) => ElicitationSupport::ByAnswer,
         (true, false, Transport::Stdio) => ElicitationSupport::ByRequest,
+        (true, false, Transport::Agent) => ElicitationSupport::Never,
         // The answer would arrive in a separate request, and this server keeps no sessions.
         (true, false, Transport::Http) => ElicitationSupport::Never,
     }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use tokio::sync::{OnceCell, watch};
 use windlass_client::{Client, ClientError};
+use windlass_protocol::agent::PermissionPolicy;
 use windlass_protocol::api::WorkerList;
+use windlass_protocol::host::Within;
 use windlass_protocol::policy::PolicyRequest;
 
 use crate::sessions::SessionCache;
@@ -24,6 +26,8 @@ pub type Connect = Box<dyn Fn() -> Connecting + Send + Sync>;
 pub enum Transport {
     Stdio,
     Http,
+    /// The agent of a session sends requests by its session's tool calls.
+    Agent,
 }
 
 /// The options of a door.
@@ -36,12 +40,24 @@ pub struct DoorOptions {
     pub policy: Option<PolicyRequest>,
     /// The interpreter of its sessions. `None`: the one that the node finds.
     pub interpreter: Option<String>,
+    /// Who answers the permissions that agents in its sessions ask for. `None`: the agent's default.
+    pub permissions: Option<PermissionPolicy>,
 }
 
 /// The MCP server. Clones share one state.
 #[derive(Clone)]
 pub struct Door {
     pub(crate) shared: Arc<DoorShared>,
+    /// The agent whose request is served.
+    pub(crate) agent: Option<Arc<AgentSide>>,
+}
+
+/// The agent of a session, for one of its requests.
+pub(crate) struct AgentSide {
+    /// The call that carries the request.
+    pub(crate) call: Within,
+    /// A client that reaches only the children of the agent's session.
+    client: OnceCell<Client>,
 }
 
 /// The state that all calls share.
@@ -54,6 +70,7 @@ pub(crate) struct DoorShared {
     pub(crate) workspace: Option<PathBuf>,
     pub(crate) policy: Option<PolicyRequest>,
     pub(crate) interpreter: Option<String>,
+    pub(crate) permissions: Option<PermissionPolicy>,
     pub(crate) session_cache: SessionCache,
     /// Becomes true when the client has closed its end.
     pub(crate) gone: watch::Receiver<bool>,
@@ -63,7 +80,8 @@ pub(crate) struct DoorShared {
 
 impl Door {
     pub fn new(options: DoorOptions) -> Self {
-        let DoorOptions { connect, transport, workspace, policy, interpreter } = options;
+        let DoorOptions { connect, transport, workspace, policy, interpreter, permissions } =
+            options;
         let (leave, gone) = watch::channel(false);
         let (client, workers) = (OnceCell::new(), OnceCell::new());
         let session_cache = SessionCache::default();
@@ -75,16 +93,27 @@ impl Door {
             workspace,
             policy,
             interpreter,
+            permissions,
             session_cache,
             gone,
             leave,
         };
-        Self { shared: Arc::new(shared) }
+        Self { shared: Arc::new(shared), agent: None }
+    }
+
+    /// The door for one request of a session's agent. It reaches only the children of that session.
+    pub(crate) fn for_agent(&self, call: Within) -> Self {
+        let agent = AgentSide { call, client: OnceCell::new() };
+        Self { shared: self.shared.clone(), agent: Some(Arc::new(agent)) }
     }
 
     /// The client of the node. Connects if this is the first call that needs it.
     pub(crate) async fn client(&self) -> Result<&Client, ClientError> {
-        self.shared.client.get_or_try_init(|| (self.shared.connect)()).await
+        let shared = self.shared.client.get_or_try_init(|| (self.shared.connect)()).await?;
+        let Some(agent) = &self.agent else { return Ok(shared) };
+        let limited =
+            || async { shared.limited_to_children_of(&agent.call.session).within(&agent.call) };
+        Ok(agent.client.get_or_init(limited).await)
     }
 
     /// The node's kinds of worker, if a call has connected before. Never starts a node.
@@ -95,7 +124,10 @@ impl Door {
 
     /// The client of the node, if a call has connected before.
     pub(crate) fn client_if_known(&self) -> Option<&Client> {
-        self.shared.client.get()
+        match &self.agent {
+            Some(agent) => agent.client.get(),
+            None => self.shared.client.get(),
+        }
     }
 
     /// The client has closed its end and no longer waits for answers.

@@ -2,7 +2,7 @@
 
 use rmcp::model::{CallToolResult, ContentBlock};
 use windlass_client::ClientError;
-use windlass_protocol::SessionId;
+use windlass_protocol::{SessionId, TurnId};
 
 use crate::codex::BadSandbox;
 
@@ -25,6 +25,11 @@ pub(crate) enum Fault {
     NothingRan(SessionId),
     #[error("the code waits for a secret, and secrets must not pass through an agent")]
     Secret(SessionId),
+    #[error("an agent asks for a permission, and a person must answer")]
+    Permission(SessionId),
+    /// The code of this call ran before, in a session that has ended.
+    #[error("the code ran as turn {turn} of session {session}, which has ended")]
+    AlreadyRan { session: SessionId, turn: TurnId },
     /// The client no longer waits, so no one reads this message.
     #[error("the call was cancelled")]
     Cancelled,
@@ -43,7 +48,12 @@ impl Fault {
             }
             Self::NothingRan(_) => Some("call run first".to_owned()),
             Self::Secret(session) => Some(ask_in_terminal(session)),
-            Self::Arguments(_) | Self::Sandbox(_) | Self::Cancelled | Self::Gone => None,
+            Self::Permission(session) => Some(decide_in_terminal(session)),
+            Self::AlreadyRan { .. }
+            | Self::Arguments(_)
+            | Self::Sandbox(_)
+            | Self::Cancelled
+            | Self::Gone => None,
         }
     }
 
@@ -55,7 +65,9 @@ impl Fault {
             Self::Foreign(_) => "unauthorized",
             Self::NoSession(_) => "session_not_found",
             Self::NothingRan(_) => "turn_not_found",
+            Self::AlreadyRan { .. } => "session_ended",
             Self::Secret(_) => "secret",
+            Self::Permission(_) => "permission",
             Self::Cancelled | Self::Gone => "cancelled",
         }
     }
@@ -65,6 +77,10 @@ impl Fault {
         let text = format!("{}: {self}{remedy}", self.code());
         CallToolResult::error(vec![ContentBlock::text(text)])
     }
+}
+
+pub(crate) fn decide_in_terminal(session: &SessionId) -> String {
+    format!("Let the user answer in a terminal: windlass attach {session} - then call continue")
 }
 
 pub(crate) fn ask_in_terminal(session: &SessionId) -> String {

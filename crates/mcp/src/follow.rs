@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rmcp::model::{CallToolResponse, InputResponses};
 use windlass_client::{Client, fresh_turn_id};
 use windlass_protocol::api::{SubmitTurn, Turn, TurnQuery, TurnState};
-use windlass_protocol::{SessionId, TurnId};
+use windlass_protocol::{ErrorCode, SessionId, TurnId};
 
 use crate::call::ClientCall;
 use crate::door::Door;
@@ -22,6 +22,13 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
 /// A client that supports tasks gets a task handle for a turn that takes longer than this.
 const TASK_AFTER: Duration = Duration::from_secs(2);
+
+/// Time between two looks at a turn, if the node does not let this client wait.
+const NO_WAIT_PAUSE: Duration = Duration::from_millis(500);
+
+/// How often, and how long apart, a turn that the node does not know yet is interrupted.
+const INTERRUPT_TRIES_MAX: u32 = 10;
+const INTERRUPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The longest line of output in a progress notification.
 const PROGRESS_CHARS_MAX: usize = 120;
@@ -56,9 +63,13 @@ pub(crate) async fn run(
     limits: ReplyLimits,
 ) -> Result<CallToolResponse, Fault> {
     let client = door.client().await?;
-    let mut found = sessions::find_or_make(door, call, request).await?;
+    let found = sessions::find_or_make(door, call, request).await;
+    if let Err(Fault::AlreadyRan { session, turn }) = found {
+        return ended(call, client, session, turn, limits).await;
+    }
+    let mut found = found?;
     let submit = SubmitTurn {
-        id: Some(fresh_turn_id()),
+        id: Some(call.turn.clone().unwrap_or_else(fresh_turn_id)),
         code,
         output_bytes_max: Some(limits.output_bytes),
         ..SubmitTurn::default()
@@ -75,12 +86,30 @@ pub(crate) async fn run(
                     return Err(error.into());
                 }
                 tried = true;
-                found = sessions::find_or_make(door, call, request).await?;
+                found = match sessions::find_or_make(door, call, request).await {
+                    Err(Fault::AlreadyRan { session, turn }) => {
+                        return ended(call, client, session, turn, limits).await;
+                    }
+                    found => found?,
+                };
             }
             Err(fault) => return Err(fault),
             Ok(turn) => return follow.see_through(turn).await,
         }
     }
+}
+
+/// The answer of a turn that ran in a session that has ended.
+async fn ended(
+    call: &ClientCall,
+    client: &Client,
+    session: SessionId,
+    turn: TurnId,
+    limits: ReplyLimits,
+) -> Result<CallToolResponse, Fault> {
+    let follow = TurnFollower::new(call, client, session, turn, limits);
+    let turn = follow.now().await?;
+    follow.see_through(turn).await
 }
 
 impl<'c> TurnFollower<'c> {
@@ -120,7 +149,10 @@ impl<'c> TurnFollower<'c> {
                 input::send(self.client, &self.session, &self.turn, &text).await?;
                 self.wait_and_see_through().await
             }
-            UserAnswer::Declined => self.reply_refused().await,
+            UserAnswer::Declined => match self.refuse_permission().await? {
+                true => self.wait_and_see_through().await,
+                false => self.reply_refused().await,
+            },
             UserAnswer::Missing => {
                 let turn = self.now().await?;
                 self.see_through(turn).await
@@ -148,6 +180,11 @@ impl<'c> TurnFollower<'c> {
                         AskOutcome::Answered(UserAnswer::Text(text)) => {
                             input::send(self.client, &self.session, &self.turn, &text).await?;
                             // The time that the user took does not count.
+                            self.wait_anew();
+                        }
+                        AskOutcome::Answered(UserAnswer::Declined)
+                            if self.refuse_permission().await? =>
+                        {
                             self.wait_anew();
                         }
                         AskOutcome::Answered(_) => return self.reply_refused().await,
@@ -179,8 +216,20 @@ impl<'c> TurnFollower<'c> {
     }
 
     async fn wait(&self) -> Result<Turn, Fault> {
-        let query = self.query(self.next_wait_ms());
-        self.unless_ended(self.client.turn(&self.session, &self.turn, query)).await
+        let (wait_ms, began) = (self.next_wait_ms(), Instant::now());
+        let query = self.query(wait_ms);
+        let turn = self.unless_ended(self.client.turn(&self.session, &self.turn, query)).await?;
+        let is_open = !matches!(turn.state, TurnState::Ended | TurnState::AwaitingInput);
+        let left = Duration::from_millis(wait_ms).saturating_sub(began.elapsed());
+        if is_open && !left.is_zero() {
+            // The node has too many waiting clients to let this one wait.
+            let pause = async {
+                tokio::time::sleep(left.min(NO_WAIT_PAUSE)).await;
+                Ok::<(), Fault>(())
+            };
+            self.unless_ended(pause).await?;
+        }
+        Ok(turn)
     }
 
     fn query(&self, wait_ms: u64) -> TurnQuery {
@@ -212,10 +261,26 @@ impl<'c> TurnFollower<'c> {
             fault = self.call.ended_early() => fault,
         };
         if matches!(fault, Fault::Cancelled) && self.is_own() {
-            // A turn that has ended meanwhile needs no interrupt.
-            let _ = self.client.interrupt_turn(&self.session, &self.turn).await;
+            self.interrupt().await;
         }
         Err(fault)
+    }
+
+    async fn refuse_permission(&self) -> Result<bool, Fault> {
+        input::refuse_permission(self.client, &self.session, &self.turn).await
+    }
+
+    /// Interrupts the turn of a cancelled call. The submit that the call has given up may still be on its way to the node.
+    async fn interrupt(&self) {
+        for _ in 0..INTERRUPT_TRIES_MAX {
+            match self.client.interrupt_turn(&self.session, &self.turn).await {
+                Err(error) if error.api_code() == Some(ErrorCode::TurnNotFound) => {
+                    tokio::time::sleep(INTERRUPT_PAUSE).await;
+                }
+                // A turn that has ended meanwhile needs no interrupt.
+                _ => return,
+            }
+        }
     }
 
     async fn reply_refused(mut self) -> Result<CallToolResponse, Fault> {

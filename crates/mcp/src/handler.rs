@@ -18,7 +18,7 @@ use crate::door::Door;
 use crate::{codex, resources, schema, tasks, tools};
 
 /// The supported MCP revisions.
-const REVISIONS: [ProtocolVersion; 4] = [
+pub(crate) const REVISIONS: [ProtocolVersion; 4] = [
     ProtocolVersion::V_2025_03_26,
     ProtocolVersion::V_2025_06_18,
     ProtocolVersion::V_2025_11_25,
@@ -38,9 +38,12 @@ impl ServerHandler for Door {
         let about = Implementation::new("windlass", env!("CARGO_PKG_VERSION"))
             .with_title("Windlass")
             .with_description("Persistent, confined sessions of code");
-        ServerConfig::new(capabilities)
-            .with_server_info(about)
-            .with_instructions(schema::INSTRUCTIONS)
+        ServerConfig::new(capabilities).with_server_info(about).with_instructions(
+            match self.agent {
+                Some(_) => schema::AGENT_INSTRUCTIONS,
+                None => schema::INSTRUCTIONS,
+            },
+        )
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
@@ -58,7 +61,7 @@ impl ServerHandler for Door {
     ) -> Result<ListToolsResult, ErrorData> {
         let mut tools = schema::tools().to_vec();
         schema::name_languages(&mut tools, self.workers().await);
-        if text_only(&context) {
+        if text_only(self, &context) {
             tools.iter_mut().for_each(|tool| tool.output_schema = None);
         }
         Ok(ListToolsResult::with_all_items(tools).with_cache_scope(CacheScope::Private))
@@ -74,7 +77,7 @@ impl ServerHandler for Door {
             Err(fault) => return Ok(fault.into_result().into()),
         };
         let mut done = tools::call(self, &call, request).await;
-        if text_only(&context)
+        if text_only(self, &context)
             && let Ok(CallToolResponse::Complete(result)) = &mut done
         {
             result.structured_content = None;

@@ -16,6 +16,10 @@ use crate::resources;
 const IMAGES_MAX: usize = 8;
 const IMAGE_BYTES_MAX: u64 = 3 * 1024 * 1024;
 
+/// Most bytes of all images in one reply, and of those for a session's agent. The node holds the replies to agents.
+const IMAGES_BYTES_MAX: u64 = IMAGES_MAX as u64 * IMAGE_BYTES_MAX;
+const AGENT_IMAGES_BYTES_MAX: u64 = 2 * 1024 * 1024;
+
 /// Image types that models accept.
 const IMAGE_TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
@@ -25,12 +29,17 @@ pub(crate) async fn of(
     turn: &Turn,
 ) -> Result<(Vec<ContentBlock>, Vec<Resource>), Fault> {
     let (mut images, mut links) = (Vec::new(), Vec::new());
+    let mut bytes_left = match client.is_limited() {
+        true => AGENT_IMAGES_BYTES_MAX,
+        false => IMAGES_BYTES_MAX,
+    };
     // The events of an agent are no displays for a model. Its answer is the turn's output.
     let shown = last_of_each(&turn.displays).into_iter();
     for display in shown.filter(|display| display.mime != agent::MIME) {
         let bare = display.mime.split(';').next().unwrap_or_default().trim();
         let seen = IMAGE_TYPES.contains(&bare) && display.bytes <= IMAGE_BYTES_MAX;
-        if seen && images.len() < IMAGES_MAX {
+        if seen && images.len() < IMAGES_MAX && display.bytes <= bytes_left {
+            bytes_left -= display.bytes;
             let shown = client.display(&turn.session, display.seq).await?;
             images.push(ContentBlock::image(STANDARD.encode(&shown.bytes), bare));
         } else {

@@ -11,10 +11,12 @@ use rmcp::model::{
 use serde_json::{Value, json};
 use windlass_client::Client;
 use windlass_protocol::api::{StdinWait, Turn, TurnInput, TurnQuery};
+use windlass_protocol::kinds::agent::is_agent;
 use windlass_protocol::{SessionId, TurnId};
 
 use crate::call::{ClientCall, ElicitationSupport};
 use crate::fault::Fault;
+use crate::permission::PermissionPrompt;
 
 /// The name of the question and of the form field for its answer.
 const INPUT: &str = "input";
@@ -108,6 +110,35 @@ pub(crate) fn answer_of(responses: &InputResponses) -> UserAnswer {
     }
 }
 
+/// Sends a line of the model to a turn, unless the turn waits for something that a person must answer.
+pub(crate) async fn send_from_model(
+    client: &Client,
+    session: &SessionId,
+    turn: &TurnId,
+    line: &str,
+) -> Result<(), Fault> {
+    let now = client.turn(session, turn, TurnQuery::default()).await?;
+    let is_permission = now.stdin_wait.as_ref().and_then(PermissionPrompt::of).is_some();
+    if is_permission && is_agent(&client.session(session).await?.kind) {
+        return Err(Fault::Permission(session.clone()));
+    }
+    send(client, session, turn, line).await
+}
+
+/// The user declined to answer. That refuses a permission. Returns whether the turn waited for one.
+pub(crate) async fn refuse_permission(
+    client: &Client,
+    session: &SessionId,
+    turn: &TurnId,
+) -> Result<bool, Fault> {
+    let now = client.turn(session, turn, TurnQuery::default()).await?;
+    let Some(permission) = now.stdin_wait.as_ref().and_then(PermissionPrompt::of) else {
+        return Ok(false);
+    };
+    send(client, session, turn, &permission.refusal()).await?;
+    Ok(true)
+}
+
 /// Sends a line to a turn, unless the turn waits for a secret by now.
 pub(crate) async fn send(
     client: &Client,
@@ -132,17 +163,22 @@ pub(crate) fn turn_of(text: &str) -> Option<(SessionId, TurnId)> {
 
 fn form(wait: &StdinWait) -> ElicitRequestParams {
     let prompt = wait.prompt.trim();
-    let message = match prompt.is_empty() {
-        true => "The running code waits for a line of input".to_owned(),
-        false => prompt.to_owned(),
+    let (message, field) = match (PermissionPrompt::of(wait), prompt.is_empty()) {
+        (Some(permission), _) => (permission.question.to_owned(), permission.field()),
+        (None, true) => ("The running code waits for a line of input".to_owned(), line_field()),
+        (None, false) => (prompt.to_owned(), line_field()),
     };
     let schema: ElicitationSchema = serde_json::from_value(json!({
         "type": "object",
-        "properties": {INPUT: {"type": "string", "title": "Input"}},
+        "properties": {INPUT: field},
         "required": [INPUT],
     }))
     .unwrap_or_else(|_| ElicitationSchema::new(Default::default()));
     ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema: schema }
+}
+
+fn line_field() -> Value {
+    json!({"type": "string", "title": "Input"})
 }
 
 fn read(answer: &ElicitResult) -> UserAnswer {

@@ -1,7 +1,8 @@
 //! The MCP door: a node's sessions as a few tools for agents, built on the client crate.
 //!
-//! How it works. [`Door`] is one `rmcp` handler for two transports: standard input and output
-//! ([`serve_stdio`], the bridge that an agent starts) and streamable HTTP on the node ([`http`]).
+//! How it works. [`Door`] is one `rmcp` handler for three transports: standard input and output
+//! ([`serve_stdio`], the bridge that an agent starts), streamable HTTP on the node ([`http`]), and the
+//! tool calls of a session whose worker is an agent ([`agent`]).
 //! It keeps no state that a call needs. A session is found by its name, and the name is made of the
 //! client, its directory and its policy, so a new process of the same agent finds the session of
 //! the previous process. A long turn is a turn id in the node's journal, whether the client sees it
@@ -10,6 +11,7 @@
 //! An error in the code is a tool error, which the model reads. An error in the client's use of MCP
 //! is a protocol error, which the model does not read.
 
+pub mod agent;
 mod arguments;
 mod call;
 mod codex;
@@ -21,6 +23,7 @@ pub mod http;
 mod images;
 mod input;
 mod names;
+mod permission;
 mod reply;
 mod resources;
 mod schema;

@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use windlass_protocol::SessionId;
+use windlass_protocol::agent::PermissionPolicy;
 use windlass_protocol::policy::PolicyRequest;
 
 use crate::fault::Fault;
@@ -47,6 +48,20 @@ impl SessionScope {
         });
         let digest = crc32fast::hash(format!("{path}\n{policy}").as_bytes());
         Self(format!("{client}-{place}-{digest:08x}"))
+    }
+
+    /// The scope of the same client for agents whose permissions somebody else answers.
+    pub fn with_permissions(self, permissions: Option<PermissionPolicy>) -> Self {
+        let Some(permissions) = permissions else { return self };
+        let digest = crc32fast::hash(format!("{}\n{permissions}", self.0).as_bytes());
+        let place = self.0.rsplit_once('-').map_or("", |(place, _)| place);
+        Self(format!("{place}-{digest:08x}"))
+    }
+
+    /// The sessions that run the code of a session's agent.
+    pub fn of_children(parent: &SessionId) -> Self {
+        let place = plain(parent.as_str(), PLACE_CHARS_MAX, "agent");
+        Self(format!("{place}-{:08x}", crc32fast::hash(parent.as_str().as_bytes())))
     }
 
     /// The session for the given name, or the default session if there is none. Text that can only
@@ -145,6 +160,13 @@ mod tests {
         assert_ne!(shop, strict);
         assert!(SessionScope::of("Ünïcode!", None, None).0.starts_with("n-code-shared-"));
         assert!(SessionScope::of("", None, None).0.starts_with("mcp-shared-"));
+        let parent = |text: &str| SessionScope::of_children(&SessionId::parse(text).unwrap());
+        assert!(parent("sabc").0.starts_with("sabc-"), "{:?}", parent("sabc"));
+        assert_ne!(parent("sabc"), parent("SABC"));
+        let asks = shop.clone().with_permissions(Some(PermissionPolicy::Ask));
+        assert_ne!(shop, asks);
+        assert_eq!(shop.0.len(), asks.0.len());
+        assert_eq!(shop.clone().with_permissions(None), shop);
     }
 
     #[test]

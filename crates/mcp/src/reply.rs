@@ -8,7 +8,8 @@ use windlass_protocol::api::{StdinWait, Turn, TurnState};
 use windlass_protocol::event::{Receipt, TurnError};
 use windlass_protocol::{Outcome, SessionId, TurnId};
 
-use crate::fault::ask_in_terminal;
+use crate::fault::{ask_in_terminal, decide_in_terminal};
+use crate::permission::PermissionPrompt;
 use crate::resources;
 
 /// A turn with its images, links and note.
@@ -160,6 +161,10 @@ fn state_of(turn: &Turn) -> &'static str {
 
 fn asking(session: &SessionId, wait: &StdinWait) -> String {
     let prompt = wait.prompt.trim();
+    if let Some(permission) = PermissionPrompt::of(wait) {
+        let question = permission.question;
+        return format!("[waiting for a permission: {question:?}] {}", decide_in_terminal(session));
+    }
     match wait.secret {
         true => format!("[waiting for a secret: {prompt:?}] {}", ask_in_terminal(session)),
         false => format!("[waiting for input: {prompt:?}; call continue with input]"),

@@ -20,6 +20,12 @@ pub(crate) const INSTRUCTIONS: &str = "Run code here instead of starting interpr
      project, and show plots as images. Leave `session` out to use the project's own; name another one \
      (like \"analysis\") for parallel work. Each language has its own sessions.";
 
+/// The instructions for the agent of a session.
+pub(crate) const AGENT_INSTRUCTIONS: &str = "Run code here instead of starting interpreters: sessions persist between calls, see the same files as \
+     you, and show plots as images. Leave `session` out to use your own; name another one (like \"analysis\") \
+     for parallel work. Each language has its own sessions. Code can call the host's tools: in Python, \
+     `tools.search(\"words\")` finds them.";
+
 /// The tools, most useful first.
 pub(crate) fn tools() -> &'static [Tool] {
     static TOOLS: OnceLock<Vec<Tool>> = OnceLock::new();

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use windlass_client::{Client, ClientError, WhichSessions};
-use windlass_protocol::api::{CreateSession, Session, SessionState};
+use windlass_protocol::agent::AgentRequest;
+use windlass_protocol::api::{CreateSession, Session, SessionState, TurnQuery};
+use windlass_protocol::kinds::agent::is_agent;
 use windlass_protocol::{ErrorCode, SessionId, kinds};
 
 use crate::call::ClientCall;
@@ -21,7 +23,7 @@ const CACHED_MAX: usize = 1024;
 const IDLE_S: u64 = 24 * 3600;
 
 /// Attempts to create a session while other processes create and end sessions of the same name.
-const TRIES_MAX: usize = 8;
+const TRIES_MAX: u32 = 16;
 
 /// Sessions by name, as they were at their last use.
 #[derive(Debug, Default)]
@@ -216,16 +218,26 @@ async fn make(
     if let Some((_, session)) = before.as_ref().filter(|(_, it)| it.state != SessionState::Ended) {
         return Ok((CachedSession::of(session), None));
     }
+    // The call is sent again, and the session in which it ran has ended since.
+    if let (Some((_, ended)), Some(turn)) = (&before, &call.turn)
+        && client.turn(&ended.id, turn, TurnQuery::default()).await.is_ok()
+    {
+        return Err(Fault::AlreadyRan { session: ended.id.clone(), turn: turn.clone() });
+    }
     let is_default = language.is_none_or(|language| language == kinds::DEFAULT.name);
     let interpreter = door.shared.interpreter.clone().filter(|_| is_default);
+    let permissions = door.shared.permissions;
+    let agent =
+        language.is_some_and(is_agent).then(|| AgentRequest { permissions, ..<_>::default() });
     let mut number = before.as_ref().map_or(1, |(number, _)| number + 1);
-    for _ in 0..TRIES_MAX {
+    for attempt in 0..TRIES_MAX {
         let id = id_of(name, number)?;
         let create = CreateSession {
             id: Some(id.clone()),
             workspace: call.workspace.as_ref().map(|path| path.to_string_lossy().into_owned()),
             worker: language.map(str::to_owned),
             interpreter: interpreter.clone(),
+            agent: agent.clone(),
             policy: call.policy.clone(),
             idle_s: Some(IDLE_S),
             ..CreateSession::default()
@@ -240,7 +252,8 @@ async fn make(
                 if let Some(found) = live(client, name, None).await? {
                     return Ok((found, None));
                 }
-                number += 1;
+                // The list of ended sessions is limited, so many later ids may be used too.
+                number = number.saturating_add(1 << attempt);
             }
             Err(error) => return Err(error.into()),
         }

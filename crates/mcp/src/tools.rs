@@ -89,7 +89,7 @@ async fn continue_turn(
         let now = follow.now().await?;
         return follow.see_through(now).await;
     };
-    input::send(client, &session, &turn, line).await?;
+    input::send_from_model(client, &session, &turn, line).await?;
     follow.wait_and_see_through().await
 }
 

@@ -17,6 +17,7 @@ use crate::cgroups::SessionCgroups;
 use crate::config::Config;
 use crate::directory::SessionDirectory;
 use crate::disk::{DiskState, SessionClaims};
+use crate::doors::AgentDoor;
 use crate::keepers::Keepers;
 use crate::log;
 use crate::metrics::Metrics;
@@ -72,6 +73,8 @@ pub(crate) struct Serving {
     pub pieces: RecentPieces,
     /// For replies that wait.
     pub patience: TimerPool,
+    /// The MCP door of sessions' agents.
+    pub agents: AgentDoor,
 }
 
 /// The processes, cgroups and directories that the node manages for its sessions.
@@ -95,11 +98,12 @@ pub(crate) struct NodeParts {
     pub workers: Workers,
     pub trust: Arc<Trust>,
     pub secrets: Secrets,
+    pub agent_door: AgentDoor,
 }
 
 impl HostSide {
     fn new(config: &Arc<Config>, epoch: Epoch, parts: NodeParts) -> Self {
-        let NodeParts { workers, trust, secrets } = parts;
+        let NodeParts { workers, trust, secrets, .. } = parts;
         let secrets = Arc::new(secrets);
         let workers = Arc::new(workers);
         let cgroups = Arc::new(SessionCgroups::new(CgroupSupport::detect(), &config.runtime_dir));
@@ -130,6 +134,7 @@ impl Context {
         parts: NodeParts,
     ) -> Self {
         let config = Arc::new(config);
+        let agents = parts.agent_door.clone();
         let host = HostSide::new(&config, epoch, parts);
         let started_at_ms = crate::clock::now_ms();
         let serving = Serving {
@@ -137,6 +142,7 @@ impl Context {
             bounds: Bounds::default(),
             pieces: RecentPieces::default(),
             patience: TimerPool::default(),
+            agents,
         };
         Self {
             config,

@@ -62,14 +62,39 @@ pub(crate) struct SessionDirectory {
     born: Instant,
 }
 
+/// Maximum number of live children of a session.
+const CHILDREN_MAX: usize = 8;
+
+/// Why a child cannot be created.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ChildRefused {
+    /// A live session has the id.
+    IdTaken,
+    ParentGone,
+    /// The parent has as many children as a session may have.
+    TooMany(usize),
+}
+
 /// The state of one id.
 #[derive(Debug)]
 enum Slot {
     /// The session is being created: the id is taken, but the session cannot be found yet.
-    Reserved,
+    Reserved {
+        parent: Option<SessionId>,
+    },
     Live(SessionHandle),
     /// The session has ended and its files are being removed. No session of this id is created meanwhile.
     Clearing,
+}
+
+impl Slot {
+    fn parent(&self) -> Option<&SessionId> {
+        match self {
+            Self::Reserved { parent } => parent.as_ref(),
+            Self::Live(handle) => handle.parent.as_ref(),
+            Self::Clearing => None,
+        }
+    }
 }
 
 impl Default for SessionDirectory {
@@ -96,7 +121,7 @@ impl SessionDirectory {
     pub fn resolve(&self, id: &SessionId) -> Option<SessionOwner> {
         let known = self.lock().get(id).map(|slot| match slot {
             Slot::Live(handle) => Some(handle.clone()),
-            Slot::Reserved | Slot::Clearing => None,
+            Slot::Reserved { .. } | Slot::Clearing => None,
         });
         match known {
             Some(here) => here.map(SessionOwner::Local),
@@ -108,21 +133,21 @@ impl SessionDirectory {
     pub fn find(&self, id: &SessionId) -> Option<SessionHandle> {
         match self.lock().get(id) {
             Some(Slot::Live(handle)) => Some(handle.clone()),
-            Some(Slot::Reserved | Slot::Clearing) | None => None,
+            Some(Slot::Reserved { .. } | Slot::Clearing) | None => None,
         }
     }
 
     /// Whether the session is live or is being created. The journal has a session before it is live, so a
     /// session that is in the journal and not known here has ended.
     pub fn knows(&self, id: &SessionId) -> bool {
-        matches!(self.lock().get(id), Some(Slot::Reserved | Slot::Live(_)))
+        matches!(self.lock().get(id), Some(Slot::Reserved { .. } | Slot::Live(_)))
     }
 
     pub fn handles(&self) -> Vec<SessionHandle> {
         let sessions = self.lock();
         let live = sessions.values().filter_map(|slot| match slot {
             Slot::Live(handle) => Some(handle.clone()),
-            Slot::Reserved | Slot::Clearing => None,
+            Slot::Reserved { .. } | Slot::Clearing => None,
         });
         live.collect()
     }
@@ -136,20 +161,47 @@ impl SessionDirectory {
         self.lock().values().filter(|slot| !matches!(slot, Slot::Clearing)).count()
     }
 
-    /// Reserves an id. Returns false if a live session has it. If a session of this id is being created or
-    /// removed, waits for the result.
-    pub async fn reserve(&self, id: &SessionId) -> bool {
+    /// Reserves an id, for a child if there is a parent. If a session of this id is being created or removed, waits
+    /// for the result.
+    pub async fn reserve(
+        &self,
+        id: &SessionId,
+        parent: Option<&SessionId>,
+    ) -> Result<(), ChildRefused> {
         loop {
             let made = self.made.notified();
-            match self.lock().entry(id.clone()) {
-                Entry::Vacant(free) => {
-                    free.insert(Slot::Reserved);
-                    return true;
-                }
-                Entry::Occupied(taken) if matches!(taken.get(), Slot::Live(_)) => return false,
-                Entry::Occupied(_) => {}
+            if self.try_reserve(id, parent)? {
+                return Ok(());
             }
             made.await;
+        }
+    }
+
+    /// Returns false if the id is neither free nor live.
+    fn try_reserve(
+        &self,
+        id: &SessionId,
+        parent: Option<&SessionId>,
+    ) -> Result<bool, ChildRefused> {
+        let mut sessions = self.lock();
+        if let Some(parent) = parent {
+            if !matches!(sessions.get(parent), Some(Slot::Live(_))) {
+                return Err(ChildRefused::ParentGone);
+            }
+            let children = sessions.values().filter(|slot| slot.parent() == Some(parent)).count();
+            if children >= CHILDREN_MAX {
+                return Err(ChildRefused::TooMany(CHILDREN_MAX));
+            }
+        }
+        match sessions.entry(id.clone()) {
+            Entry::Vacant(free) => {
+                free.insert(Slot::Reserved { parent: parent.cloned() });
+                Ok(true)
+            }
+            Entry::Occupied(taken) if matches!(taken.get(), Slot::Live(_)) => {
+                Err(ChildRefused::IdTaken)
+            }
+            Entry::Occupied(_) => Ok(false),
         }
     }
 
@@ -159,6 +211,12 @@ impl SessionDirectory {
         sessions.insert(handle.id.clone(), Slot::Live(handle));
         self.made.notify_waiters();
         sessions.len()
+    }
+
+    /// The live children of a session.
+    pub fn children_of(&self, parent: &SessionId) -> Vec<SessionHandle> {
+        let is_child = |handle: &SessionHandle| handle.parent.as_ref() == Some(parent);
+        self.handles().into_iter().filter(is_child).collect()
     }
 
     /// Removes a session that has ended or could not be created. Returns the number of remaining sessions.
@@ -248,7 +306,7 @@ mod tests {
         assert_eq!(owner(&directory, "there"), "east-2");
         assert_eq!(owner(&directory, "unknown"), "nowhere");
         // While this node makes a session of that id, no other node is asked.
-        assert!(directory.reserve(&SessionId::parse("there").unwrap()).await);
+        assert_eq!(directory.reserve(&SessionId::parse("there").unwrap(), None).await, Ok(()));
         assert_eq!(owner(&directory, "there"), "nowhere");
     }
 

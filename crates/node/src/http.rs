@@ -11,6 +11,7 @@ mod node;
 pub mod openapi;
 mod output;
 mod reply;
+mod scope;
 mod secrets;
 mod server;
 mod sessions;

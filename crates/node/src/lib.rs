@@ -14,6 +14,7 @@ mod config;
 mod context;
 mod directory;
 mod disk;
+mod doors;
 pub mod failure;
 pub mod http;
 mod instance;
@@ -36,6 +37,7 @@ mod workers;
 /// Other crates build their doors from this type.
 pub use axum::Router;
 pub use config::{Config, EnvironmentsConfig, Listen, Reach, StartBy};
+pub use doors::{AgentDoor, Doors};
 pub use instance::ClaimError;
 pub use run::{RunError, run};
 /// For commands that inspect a machine without a node.

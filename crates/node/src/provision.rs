@@ -107,6 +107,11 @@ impl Provision {
         }
     }
 
+    /// Resolves the workspace that a client named.
+    pub fn client_workspace(&self, named: &str) -> Result<PathBuf, Failure> {
+        session_dir::client_workspace(named, &self.trust)
+    }
+
     /// Removes the resources of a session that is not made, and ends its keeper. May block for a moment
     /// until the keeper's process is gone.
     pub fn release(&self, resources: &SessionResources) {

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use futures_util::future::join_all;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
@@ -19,12 +18,13 @@ use windlass_protocol::api::StopSessions;
 
 use crate::config::{Config, Reach};
 use crate::context::{Context, NodeParts};
+use crate::doors::Doors;
 use crate::http::{self, Listener, TcpGate};
 use crate::instance::{ClaimError, RuntimeDirClaim};
 use crate::secrets::Secrets;
-use crate::session::Request;
 use crate::session::take_over::take_over;
 use crate::session::writable_roots;
+use crate::session::{Request, children};
 use crate::trust::Trust;
 use crate::workers::Workers;
 use crate::{disk, keepers, provision, session_dirs};
@@ -60,7 +60,7 @@ pub enum RunError {
 
 /// Runs a node until it is told to stop. `doors` are served in addition to the node's own door. `ready`
 /// is called when clients can connect.
-pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Result<(), RunError> {
+pub async fn run(mut config: Config, doors: Doors, ready: impl FnOnce()) -> Result<(), RunError> {
     windlass_procs::memory::share_heaps();
     forbid_core_files();
     let failed = |act| move |cause| RunError::Io { act, cause };
@@ -84,12 +84,13 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
     let workers =
         Workers::prepare(&config, trust.clone()).map_err(failed("lay out the workers"))?;
     let secrets = Secrets::open(&config.state_dir).map_err(failed("read the secrets"))?;
-    let parts = NodeParts { workers, trust, secrets };
+    let parts = NodeParts { workers, trust, secrets, agent_door: doors.agents };
     let context = Arc::new(Context::new(config, tcp, journal, epoch, parts));
     let reaped = context.clone();
     tokio::spawn(context.host.keepers.clone().reap(move || retry_cgroups(&reaped)));
     take_over_all(&context).await;
     context.host.agents.open(&context.sessions);
+    children::end_orphans(&context);
     context
         .host
         .cgroups
@@ -102,7 +103,7 @@ pub async fn run(mut config: Config, doors: Router, ready: impl FnOnce()) -> Res
     let sessions = context.clone();
     let find = Arc::new(move |id: &SessionId| sessions.sessions.find(id)?.egress);
     tokio::spawn(windlass_egress::serve(egress_listener, descriptors, find));
-    http::serve(listeners, descriptors, doors, &context);
+    http::serve(listeners, descriptors, doors.router, &context);
     ready();
     tracing::info!(%epoch, sessions = context.sessions.count(), "the node serves");
     let sessions = until_stopped(&context).await.map_err(failed("listen to signals"))?;

@@ -3,7 +3,10 @@
 
 pub(crate) mod actor;
 mod alarm;
+mod branch;
 pub(crate) mod calls;
+pub(crate) mod children;
+mod copying;
 mod deadlines;
 mod effects;
 pub(crate) mod fork;
@@ -81,6 +84,8 @@ pub(crate) struct SessionHandle {
     pub family: SessionId,
     /// The session's first room, in which its twins' directories are made (`windlass_protocol::family`).
     pub room: Option<std::path::PathBuf>,
+    /// The session whose child this session is.
+    pub parent: Option<SessionId>,
     /// Clients that are connected without a request in the inbox.
     pub clients: idle::ClientPresence,
 }
@@ -142,6 +147,12 @@ pub(crate) enum Request {
         call: CallNo,
         changed: bool,
     },
+    /// The MCP door has answered a request of the session's agent.
+    DoorAnswer {
+        turn: TurnNo,
+        call: CallNo,
+        body: Bytes,
+    },
     /// The node stops and leaves the session to its keeper.
     Release {
         reply: oneshot::Sender<()>,
@@ -165,6 +176,7 @@ impl Request {
             | Self::ToolResult(_)
             | Self::ToolHostGone { .. }
             | Self::ClaimGranted { .. }
+            | Self::DoorAnswer { .. }
             | Self::Release { .. } => false,
         }
     }

@@ -14,6 +14,17 @@ use utoipa::ToSchema;
 pub use settings::{AgentRequest, PermissionPolicy, UnknownPermissionPolicy};
 pub use token::{CLAIM_PREFIX, ResumeToken, ResumeTokenError};
 
+/// The node's tool through which an agent speaks MCP with the node. The arguments are a JSON-RPC request, and the result
+/// is its response.
+pub const MCP_TOOL: &str = "windlass.mcp";
+
+/// Maximum bytes of such a request.
+pub const MCP_REQUEST_BYTES_MAX: usize = 1024 * 1024;
+
+/// The key of a request's `_meta` whose text is the same if the request is sent again. Code that the request runs then
+/// runs once.
+pub const MCP_RUN_KEY: &str = "windlass/run";
+
 /// The MIME type of a display that is an agent event.
 pub const MIME: &str = "application/vnd.windlass.agent+json";
 

@@ -95,6 +95,10 @@ pub struct CreateSession {
     /// The directory that the code works in. Default: a new directory for this session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
+    /// The code works in a copy of `workspace`, in a new directory of the node, and `workspace` stays as it is. The
+    /// reply names the directories that are not in the copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy_workspace: Option<CopyScope>,
     /// What the code may access. Default: the preset `workspace`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyRequest>,
@@ -110,6 +114,10 @@ pub struct CreateSession {
     /// Settings of an agent. Only the workers `agent` and `acp` have them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentRequest>,
+    /// The live session whose child this session is. A child has its parent's policy, workspace and owner, so
+    /// the request names none of them, and it ends with its parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<SessionId>,
     /// How long an interrupted turn may take to stop. After that, its worker is killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt_grace_ms: Option<u64>,
@@ -156,6 +164,12 @@ pub struct Created {
     /// The first turn, if the request has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<Turn>,
+    /// Directories that are not in the copy of the workspace, at most 64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOutDirectory>,
+    /// Number of further directories that are not in the copy.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out_more: u64,
 }
 
 /// The current state of a session.
@@ -169,6 +183,9 @@ pub struct Session {
     #[serde(default)]
     pub kind: String,
     pub workspace: String,
+    /// The directory that the workspace is a copy of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied_from: Option<String>,
     pub created_at_ms: u64,
     /// The running turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -208,6 +225,9 @@ pub struct Session {
     /// The session that this session was forked from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<SessionId>,
+    /// The session whose child this session is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<SessionId>,
     /// The conversation of the session's agent. Absent until the agent has begun one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<ResumeToken>,

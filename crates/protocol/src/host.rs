@@ -11,6 +11,10 @@ use crate::{CallNo, ErrorCode, SessionId, TurnNo};
 /// The header that names the host tool call within which a client makes a request, as [`Within`] in text.
 pub const WITHIN_HEADER: &str = "windlass-within";
 
+/// The header that limits a client to the children of one session: the session's id. The client sees no other session,
+/// and the sessions that it creates are children of that one.
+pub const PARENT_HEADER: &str = "windlass-parent";
+
 /// Messages from host to node. An unknown kind becomes `Unknown`; unknown fields are ignored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]

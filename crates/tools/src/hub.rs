@@ -1,8 +1,8 @@
 //! Which tool host offers which tools to which sessions. Owns the table of attached hosts and their
 //! declarations. Sends nothing itself.
 //!
-//! Several hosts can offer a tool of the same name. The narrowest scope wins: a host of the session, then
-//! a host of the session's owner, then a shared host that the policy allows, then a host for all
+//! Several hosts can offer a tool of the same name. The narrowest scope wins: a host of the session, then a host
+//! of its parent, then a host of the session's owner, then a shared host that the policy allows, then a host for all
 //! sessions. Within one scope, the host that attached last wins.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -48,6 +48,8 @@ pub enum HostScope {
 #[derive(Debug, Clone)]
 pub struct Caller {
     pub session: SessionId,
+    /// The session whose child it is. A child may call the tools that are offered to its parent.
+    pub parent: Option<SessionId>,
     pub owner: Option<Owner>,
     /// Which shared tools the session may call.
     pub rules: Vec<ToolRule>,
@@ -246,9 +248,10 @@ impl HostTable {
     /// The hosts that may offer tools to the caller, in the order of precedence.
     fn reachable<'t>(&'t self, caller: &'t Caller) -> impl Iterator<Item = &'t HostEntry> {
         let own = self.by_session.get(&caller.session);
+        let parents = caller.parent.as_ref().and_then(|parent| self.by_session.get(parent));
         let owners = caller.owner.as_ref().and_then(|owner| self.by_owner.get(owner));
         let shared = (!caller.rules.is_empty()).then_some(&self.shared);
-        [own, owners, shared, Some(&self.everyone)]
+        [own, parents, owners, shared, Some(&self.everyone)]
             .into_iter()
             .flatten()
             .flat_map(|list| list.iter().rev())
@@ -353,6 +356,7 @@ mod tests {
         let rules = rules.iter().map(|rule| ToolRule::parse(*rule).unwrap()).collect();
         Caller {
             session: session(name),
+            parent: None,
             owner: of.map(owner),
             rules,
             words: &windlass_protocol::kinds::DEFAULT.terms,

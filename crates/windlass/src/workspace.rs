@@ -26,6 +26,15 @@ impl WorkspaceChoice {
     /// The named directory, or the current one if a session may work there. Otherwise prints a note and lets
     /// the node create a directory.
     pub fn choose(named: Option<&Path>, terminal: &mut Terminal) -> anyhow::Result<Self> {
+        Self::choose_by(named, "--workspace", terminal)
+    }
+
+    /// The same for a command whose option for the directory has another name.
+    pub fn choose_by(
+        named: Option<&Path>,
+        option: &str,
+        terminal: &mut Terminal,
+    ) -> anyhow::Result<Self> {
         if let Some(named) = named {
             let failed = || format!("cannot use workspace {}", named.display());
             let path = named.canonicalize().with_context(failed)?;
@@ -40,7 +49,7 @@ impl WorkspaceChoice {
         }
         terminal.note(&format!(
             "the session gets a separate workspace: {} is a home, contains one, or holds programs that \
-             your shell runs; choose another directory with --workspace DIR",
+             your shell runs; choose another directory with {option} DIR",
             here.display()
         ))?;
         Ok(Self::MadeByNode)

@@ -5,6 +5,7 @@
 //!   [`codex`], [`claude`] and [`acp`] are the adapters.
 //! - [`recorder`] brings the events of a turn into the promised shape, [`permissions`] decides about permissions.
 //!   Both are pure.
+//! - [`door`] is the engine's way to the tools of its session.
 //! - [`driver`] does the I/O: it owns the engine's [`process`], the turn and the keeper's socket.
 
 mod acp;
@@ -12,6 +13,7 @@ mod acp;
 mod adapter_tests;
 mod claude;
 mod codex;
+mod door;
 mod driver;
 mod engine;
 mod permissions;

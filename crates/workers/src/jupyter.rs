@@ -12,9 +12,7 @@ mod input;
 mod kernel;
 mod launch;
 mod media;
-mod private_dir;
 mod python_setup;
-mod tool_calls;
 mod turn;
 mod wire;
 
@@ -30,12 +28,12 @@ use windlass_kernelspecs::{KERNEL_FILE, KernelSpec};
 use windlass_worker_kit::{KeeperMessage, Link, StartupFigures, capability};
 
 use crate::link_socket::LinkWatch;
+use crate::private_dir::PrivateDir;
+use crate::socket_calls::SocketCalls;
 use adapter::{Adapter, KernelTraits, WorkerEnd};
 use kernel::KernelProcess;
 use launch::{KernelStartError, StartedKernel};
-use private_dir::PrivateDir;
 use python_setup::PythonSetup;
-use tool_calls::KernelToolCalls;
 
 const USAGE: &str =
     "usage: windlass-worker jupyter (--spec KERNELSPEC_DIRECTORY | --kernel-json FILE)";
@@ -76,7 +74,7 @@ fn run_kernel(file: PathBuf) -> Result<(), Box<dyn std::error::Error>> {
     runtime.block_on(async {
         // A handler and not `SIG_IGN`, which the kernel would inherit.
         let mut sigint = signal(SignalKind::interrupt())?;
-        let dir = PrivateDir::create()?;
+        let dir = PrivateDir::create("jupyter")?;
         let ended = serve_session(link, &spec, &dir, &mut sigint).await;
         dir.remove();
         ended
@@ -119,7 +117,7 @@ async fn serve_session(
         capabilities.push(capability::TOOLS);
     }
     let name = name_of(&kernel.info, setup.version.as_deref());
-    let tools = KernelToolCalls::new(setup.tools);
+    let tools = SocketCalls::new(setup.tools);
     let mut adapter = Adapter::new(link, process, kernel.channels, traits, tools)?;
     let runtime_load_ms = u32::try_from(began.elapsed().as_millis()).ok();
     let startup = StartupFigures { runtime_load_ms, ..StartupFigures::default() };

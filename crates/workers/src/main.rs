@@ -4,9 +4,12 @@
 mod agent;
 mod jupyter;
 mod link_socket;
+mod mcp;
 mod outbox;
+mod private_dir;
 mod r;
 mod shell;
+mod socket_calls;
 mod tool;
 mod tool_socket;
 mod zygote;
@@ -31,8 +34,9 @@ fn main() -> ExitCode {
         Some("r") => r::run(arguments),
         Some("jupyter") => jupyter::run(arguments),
         Some("agent") => agent::run(arguments),
+        Some("mcp") => mcp::run(arguments),
         _ => {
-            eprintln!("usage: windlass-worker shell | r | jupyter | agent | tool");
+            eprintln!("usage: windlass-worker shell | r | jupyter | agent | mcp | tool");
             ExitCode::from(USAGE)
         }
     }

@@ -102,6 +102,8 @@ export interface AgentSettings {
   permissions?: AgentRequest["permissions"];
   permissionDeadlineMs?: number | undefined;
   stallMs?: number | undefined;
+  /** Work in a copy of the workspace; `"all"` also copies environments, packages and caches. */
+  branch?: boolean | "all" | undefined;
   /** More arguments for the agent's program. */
   arguments?: string[] | undefined;
 }

@@ -74,6 +74,8 @@ export type CopyScope = "needed" | "all";
 export interface CreateSession {
   /** Settings of an agent. Only the workers `agent` and `acp` have them. */
   agent?: AgentRequest | null;
+  /** The code works in a copy of `workspace`, in a new directory of the node, and `workspace` stays as it is. The reply names the directories that are not in the copy. */
+  copy_workspace?: CopyScope | null;
   /** The deadline of turns that set none themselves. Default: the node's deadline, one day unless the node was started with another. */
   deadline_ms?: number | null;
   /** Environment variables to add. */
@@ -90,6 +92,8 @@ export interface CreateSession {
   output_quota_bytes?: number | null;
   /** The owner of the session. A tool host can offer its tools to all sessions of one owner. */
   owner?: Owner | null;
+  /** The live session whose child this session is. A child has its parent's policy, workspace and owner, so the request names none of them, and it ends with its parent. */
+  parent?: SessionId | null;
   /** What the code may access. Default: the preset `workspace`. */
   policy?: PolicyRequest | null;
   /** Gives the code a terminal of this size. Only the worker `shell` has terminals. */
@@ -104,6 +108,10 @@ export interface CreateSession {
 
 /** The reply of `POST /v1/sessions`. */
 export interface Created {
+  /** Directories that are not in the copy of the workspace, at most 64. */
+  left_out?: LeftOutDirectory[];
+  /** Number of further directories that are not in the copy. */
+  left_out_more?: number;
   session: Session;
   /** The first turn, if the request has one. */
   turn?: Turn | null;
@@ -906,6 +914,8 @@ export interface Session {
   capabilities?: string[] | null;
   /** How the policy is enforced. Absent until a worker was started under it. */
   confinement?: Confinement | null;
+  /** The directory that the workspace is a copy of. */
+  copied_from?: string | null;
   created_at_ms: number;
   /** The default deadline of turns that the session was created with. Absent: the node's default. */
   deadline_ms?: number | null;
@@ -928,6 +938,8 @@ export interface Session {
   output_dropped_bytes: number;
   /** The owner of the session. */
   owner?: Owner | null;
+  /** The session whose child this session is. */
+  parent?: SessionId | null;
   /** What the session's code may access. */
   policy?: Policy | null;
   /** Number of workers started after the first. */

@@ -77,6 +77,9 @@ export interface AgentOptions
 
 type NamedSession = CreateSession & { id: string };
 
+/** What only the session of an agent has. */
+type AgentSession = Pick<CreateSession, "agent" | "copy_workspace">;
+
 export class Windlass {
   readonly #door: Door;
 
@@ -95,7 +98,7 @@ export class Windlass {
     return this.#session(options);
   }
 
-  async #session(options: SessionOptions, agent?: AgentRequest): Promise<Session> {
+  async #session(options: SessionOptions, agent?: AgentSession): Promise<Session> {
     const { files, http, lookup, run, ...plain } = options;
     const providers: HostProviders = { files, http, lookup, run };
     checkWorker(providers, options.worker);
@@ -110,7 +113,7 @@ export class Windlass {
       output_quota_bytes: outputQuotaBytes,
       idle_s: idleSeconds === undefined ? undefined : Math.ceil(idleSeconds),
       deadline_ms: deadlineMs,
-      agent,
+      ...agent,
     });
     const session = new Session(this.#door, await this.#create(create, options.id === undefined));
     const tools = providerTools(providers);
@@ -128,9 +131,13 @@ export class Windlass {
    * An agent: `codex`, `claude`, `opencode`, `gemini` or `acp:COMMAND`. Its session is created by the first run.
    */
   agent(engine: string, options: AgentOptions = {}): Agent {
-    const { resume, model, permissions, permissionDeadlineMs, stallMs, program, ...session } = options;
+    const { resume, model, permissions, permissionDeadlineMs, stallMs, branch, program, ...session } =
+      options;
     const settings = { resume, model, permissions, permissionDeadlineMs, stallMs };
-    const agent = agentRequest({ ...settings, arguments: options.arguments });
+    const agent: AgentSession = {
+      agent: agentRequest({ ...settings, arguments: options.arguments }),
+      ...(branch ? { copy_workspace: branch === "all" ? "all" : "needed" } : {}),
+    };
     const { arguments: _, ...plain } = session;
     const create = () =>
       this.#session({ ...plain, worker: workerOf(engine), interpreter: program }, agent);

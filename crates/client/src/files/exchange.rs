@@ -17,7 +17,6 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use windlass_protocol::api::{API, API_HEADER, ApiError};
-use windlass_protocol::host::WITHIN_HEADER;
 
 use super::content::{ContentSource, FileContent};
 use crate::client::Client;
@@ -174,8 +173,8 @@ fn introduce(client: &Client, headers: &mut HeaderMap) {
     client.pool().address().introduce(headers);
     let version = HeaderValue::from_str(&API.to_string()).expect("digits and a dot");
     headers.insert(HeaderName::from_static(API_HEADER), version);
-    if let Some(within) = client.within_header() {
-        headers.insert(HeaderName::from_static(WITHIN_HEADER), within.clone());
+    for (name, value) in client.origin() {
+        headers.insert(HeaderName::from_static(name), value.clone());
     }
 }
 

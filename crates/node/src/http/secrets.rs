@@ -79,6 +79,10 @@ pub(super) async fn set_rules(
 ) -> Answer<Json<SessionSecretRules>> {
     let handle = live(&app, session)?;
     let SetSecretRules { rules } = request;
+    if let Some(parent) = &handle.parent {
+        let message = format!("session {} follows the rules of its parent {parent}", handle.id);
+        return Err(bad_request(message));
+    }
     check(&handle, &rules)?;
     let Some(ledger) = handle.egress.clone() else { return Err(no_secrets(&handle).into()) };
     if ledger.secrets().is_none() {

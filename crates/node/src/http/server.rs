@@ -31,7 +31,7 @@ use super::intake::arriving;
 use super::reply::{Refusal, about_to_stop};
 use super::tcp::TcpGate;
 use super::wire::{ResponseBody, SlotStream};
-use super::{App, router};
+use super::{App, router, scope};
 use crate::failure::Failure;
 
 /// Maximum time from the first to the last byte of a request's head.
@@ -247,6 +247,7 @@ async fn answer(
     let of_a_session = request.uri().path().starts_with(SESSIONS);
     let only_looks = request.method() == Method::GET;
     let refused = check_version(&request)
+        .and_then(|()| scope::check(&request, context))
         .err()
         .or_else(|| (of_a_session && context.let_go()).then(about_to_stop));
     let (request, unread) = arriving(request, slot);

@@ -15,10 +15,12 @@ use windlass_protocol::{ErrorCode, SessionId};
 use super::App;
 use super::body::{Asked, InPath, JsonBody};
 use super::reply::{Answer, Refusal, about_to_stop, bad_request, internal, session_id};
+use super::scope;
 use super::turns::Wish;
 use crate::directory::SessionOwner;
 use crate::failure::Failure;
 use crate::session::fork::{NewTwin, TwinRequest};
+use crate::session::start::MadeSession;
 use crate::session::{self, Request, SessionHandle, start};
 
 /// Maximum number of sessions of the journal in a list.
@@ -41,6 +43,9 @@ pub(super) async fn create(
     if wanted.deadline_ms.is_some_and(|deadline| deadline > DEADLINE_MS_MAX) {
         return Err(bad_request(format!("deadline_ms is at most {DEADLINE_MS_MAX}")));
     }
+    if let Some(parent) = scope::parent(&headers)? {
+        wanted.parent = Some(parent);
+    }
     let id = wanted.id.take().unwrap_or_else(start::new_id);
     let check = |turn| Wish::check(turn, &headers, &app.serving.bounds);
     let first = wanted.turn.take().map(check).transpose()?;
@@ -51,12 +56,18 @@ pub(super) async fn create(
             (Some(request), Some(pending))
         }
     };
-    let handle = start::create(&app, id, wanted, first).await?;
+    let MadeSession { handle, left_out } = start::create(&app, id, wanted, first).await?;
     let turn = match pending {
         None => None,
         Some(pending) => Some(pending.answer(&app, &handle).await?),
     };
-    Ok((StatusCode::CREATED, Json(Created { session: handle.info(), turn })))
+    let created = Created {
+        session: handle.info(),
+        turn,
+        left_out: left_out.directories,
+        left_out_more: left_out.directories_more,
+    };
+    Ok((StatusCode::CREATED, Json(created)))
 }
 
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
@@ -71,6 +82,7 @@ pub(super) struct ListQuery {
     responses((status = 200, body = SessionList)))]
 pub(super) async fn list(
     State(app): State<App>,
+    headers: HeaderMap,
     Asked(query): Asked<ListQuery>,
 ) -> Answer<Json<SessionList>> {
     let mut sessions: Vec<Session> =
@@ -88,6 +100,9 @@ pub(super) async fn list(
         });
         // A session whose record cannot be read is left out, and `start::info` logs it.
         sessions.extend(ended.filter_map(|facts| start::info(facts, SessionState::Ended).ok()));
+    }
+    if let Some(parent) = scope::parent(&headers)? {
+        sessions.retain(|session| session.parent.as_ref() == Some(&parent));
     }
     sessions.sort_by(|a, b| b.created_at_ms.cmp(&a.created_at_ms).then(a.id.cmp(&b.id)));
     Ok(Json(SessionList { sessions }))

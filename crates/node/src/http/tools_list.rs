@@ -23,6 +23,6 @@ pub(super) async fn list(
     let info = live(&app, session)?.info();
     let rules = info.policy.map_or_else(Vec::new, |policy| policy.tools);
     let words = kinds::terms_of(&info.kind);
-    let caller = Caller { session: info.id, owner: info.owner, rules, words };
+    let caller = Caller { session: info.id, parent: info.parent, owner: info.owner, rules, words };
     Ok(Json(builtin::show(&app.tools, &caller, query.words.as_deref())))
 }

@@ -94,7 +94,7 @@ pub(super) fn make(config: &Config, path: &Path, mode: u32) -> io::Result<()> {
 /// have made, because it would choose the directory of the next session. The path is resolved once, so a
 /// symlink that is swapped meanwhile is not followed. The recorded path has no symlinks, so a symlink found
 /// on it later was made since then.
-fn client_workspace(named: &str, trust: &Trust) -> Result<PathBuf, Failure> {
+pub(super) fn client_workspace(named: &str, trust: &Trust) -> Result<PathBuf, Failure> {
     let refused =
         |why: String| Failure::new(ErrorCode::BadRequest, format!("the workspace {named:?} {why}"));
     if !Path::new(named).is_absolute() {

@@ -3,13 +3,14 @@
 //! call is in the journal before its host gets it, so it runs at most once, even if this node dies.
 
 mod claims;
+mod door;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use windlass_protocol::agent::CLAIM_PREFIX;
+use windlass_protocol::agent::{CLAIM_PREFIX, MCP_REQUEST_BYTES_MAX, MCP_TOOL};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::host::{CancelReason, ToHost, ToolError, Within};
 use windlass_protocol::limits::{
@@ -20,6 +21,7 @@ use windlass_protocol::link::KeeperCommand;
 use windlass_protocol::{CallNo, ErrorCode, LinkSeq, Outcome, TurnNo};
 
 pub(crate) use claims::ClaimingAgent;
+use door::{DoorTask, OPEN_REQUESTS_MAX};
 
 use super::keeper_side::KeeperSide;
 use super::round::{Round, SessionAct};
@@ -63,6 +65,8 @@ enum CallTarget {
     Node(Vec<u8>),
     /// The node, when the conversation is free.
     Conversation,
+    /// The node's MCP door. Holds the request that has come so far, then the task that answers it.
+    Door(DoorTask),
 }
 
 /// A part of a call, from the keeper.
@@ -182,8 +186,15 @@ impl ToolCalls {
             answer_call(turn, call, ToolAnswer::failed(&node_gone()), round);
             return;
         }
+        let has_too_many = self.open_requests() > OPEN_REQUESTS_MAX;
         let Some(open) = self.open.get_mut(&call) else { return };
         match &mut open.target {
+            CallTarget::Door(_) if has_too_many => {
+                let message =
+                    format!("the agent has {OPEN_REQUESTS_MAX} open MCP requests already");
+                let error = error_of(ErrorCode::Overloaded, message);
+                self.fail(call, &error, None, node, round);
+            }
             CallTarget::Node(arguments) => {
                 arguments.extend_from_slice(&part.body);
                 if arguments.len() > OWN_ARGUMENT_BYTES_MAX {
@@ -197,6 +208,17 @@ impl ToolCalls {
                 }
             }
             CallTarget::Conversation => {}
+            CallTarget::Door(task) => {
+                if !task.extend(&part.body) {
+                    let message = format!(
+                        "an MCP request is over the limit of {MCP_REQUEST_BYTES_MAX} bytes"
+                    );
+                    let error = error_of(ErrorCode::MessageTooLarge, message);
+                    self.fail(call, &error, None, node, round);
+                } else if !more {
+                    self.ask_door(turn, call, node);
+                }
+            }
             CallTarget::Host(host) => {
                 let deadline_ms = millis_until(open.until);
                 let session = self.caller.session.clone();
@@ -222,13 +244,21 @@ impl ToolCalls {
         let now = Instant::now();
         let route = hub.route(&self.caller, &part.name);
         let offered = route.as_ref().and_then(|route| route.deadline_ms);
-        let limit = offered.unwrap_or(TOOL_DEADLINE_MS_DEFAULT);
+        let is_for_door = part.name == MCP_TOOL && self.is_agent();
+        let limit = match is_for_door {
+            true => DEADLINE_MS_MAX,
+            false => offered.unwrap_or(TOOL_DEADLINE_MS_DEFAULT),
+        };
         let allowed = part.deadline_ms.unwrap_or(limit).min(DEADLINE_MS_MAX);
         let target = match route {
             Some(route) => {
                 route.host.called_by(&self.caller.session);
                 node.within.open(self.named(part.turn, part.call), within);
                 Some(CallTarget::Host(route.host))
+            }
+            None if is_for_door => {
+                node.within.open(self.named(part.turn, part.call), within);
+                Some(CallTarget::Door(DoorTask::default()))
             }
             None => builtin::is_builtin(&part.name).then(|| CallTarget::Node(Vec::new())),
         };
@@ -261,6 +291,15 @@ impl ToolCalls {
                 let error = builtin::not_found(&node.tools, &self.caller, name);
                 self.fail(call, &error, None, node, round);
             }
+        }
+    }
+
+    /// A call came with the end of its turn. Nobody waits for its answer.
+    pub fn too_late(&mut self, part: &CallPart, node: &Context, round: &mut Round) {
+        let CallPart { turn, call, more, .. } = *part;
+        if !more && !self.knows(turn, call) {
+            let (code, since) = (Some(ErrorCode::ToolCancelled), Instant::now());
+            record_end(turn, call, CallEnd { ok: false, code, bytes: 0, since }, node, round);
         }
     }
 
@@ -401,7 +440,7 @@ impl ToolCalls {
                 CallTarget::Conversation => {
                     node.host.agents.cancel(&self.caller.session, self.turn, call);
                 }
-                CallTarget::Host(_) | CallTarget::Node(_) => {
+                CallTarget::Host(_) | CallTarget::Node(_) | CallTarget::Door(_) => {
                     node.within.close(&self.named(self.turn, call));
                 }
             }

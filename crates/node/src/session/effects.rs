@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use windlass_lifecycle::session::Loss;
 use windlass_lifecycle::{SessionEffect, SessionEvent};
+use windlass_protocol::api::TurnState;
 use windlass_protocol::event::{EndReason, EventKind, StopCause, Usage};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
 use windlass_protocol::link::KeeperCommand;
@@ -196,6 +197,15 @@ impl Actor {
             SessionAct::StopKeeper => {
                 let grace_ms = self.life.closing_grace_ms();
                 self.keeper.command(KeeperCommand::Shutdown { grace_ms }, Bytes::new());
+            }
+            // The turn ended with this call, in the same round.
+            SessionAct::PassCall(part)
+                if self.machine.turn_state(part.turn) == TurnState::Ended =>
+            {
+                self.calls.too_late(&part, &self.context, &mut self.round);
+            }
+            SessionAct::CancelCall { turn, call, reason } => {
+                self.calls.given_up(turn, call, reason, &self.context, &mut self.round);
             }
             SessionAct::PassCall(part) => {
                 let within = self.queue.turns.get(part.turn).and_then(|turn| turn.within.clone());

@@ -1,11 +1,7 @@
 //! Forks a live session. The node holds the original idle and copies its workspace; the original's keeper
 //! forks the worker. The twin is then a session like any other, with a keeper, a journal and an owner.
 //!
-//! `session_dirs` makes the directories, [`copy`] copies a workspace, [`hidden`] decides whether a workspace
-//! may be copied.
-
-mod copy;
-mod hidden;
+//! `session_dirs` makes the directories, `copying` copies the workspace.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,12 +14,13 @@ use windlass_lifecycle::link::NodeHalf;
 use windlass_protocol::api::{CopyScope, LeftOutDirectory};
 use windlass_protocol::confinement::Isolation;
 use windlass_protocol::link::{AttachReply, ForkDone, ForkEnd, ForkOrder};
-use windlass_protocol::policy::Policy;
 use windlass_protocol::worker::FORKS;
 use windlass_protocol::{ErrorCode, LinkSeq, Owner, SessionId, family};
 
-use self::copy::{InstalledDirs, NotCopied};
 use super::answer;
+use super::children;
+use super::copying::copy::{self, NotCopied};
+use super::copying::{cannot_copy, check_hidden, installed_dirs, refused};
 use super::keeper_link::KeeperLink;
 use super::spec::Spec;
 use super::start;
@@ -220,9 +217,12 @@ pub(crate) async fn fork(
     original: SessionHandle,
     request: TwinRequest,
 ) -> Result<NewTwin, Failure> {
-    if !context.sessions.reserve(&request.id).await {
-        return Err(start::exists(&request.id));
-    }
+    // A twin of a child is a child of the same parent.
+    let parent = original.parent.as_ref();
+    let reserved = context.sessions.reserve(&request.id, parent).await;
+    let failure =
+        |why| children::refusal(&why, parent).unwrap_or_else(|| start::exists(&request.id));
+    reserved.map_err(failure)?;
     let context = context.clone();
     let forked = tokio::spawn(async move {
         let forked = make(&context, &original, &request).await;
@@ -281,6 +281,7 @@ async fn make(
     context.admit(handle.clone());
     context.metrics.session_created();
     tokio::spawn(actor.run());
+    children::end_if_orphan(context, &handle);
     let NotCopied { directories, directories_more, .. } = left_out;
     Ok(NewTwin { handle, done, left_out: directories, left_out_more: directories_more })
 }
@@ -347,7 +348,7 @@ fn prepare(
     let HeldOriginal { created, room, isolation } = held;
     let TwinRequest { id, owner, copy: scope } = request;
     let spec = Spec::of(&created)?;
-    check_hidden(context, &spec, created.workspace.as_ref())?;
+    check_hidden(context, spec.policy.as_ref(), created.workspace.as_ref())?;
     let socket = keepers::socket_path(&context.config, &id);
     keepers::check_path(&socket).map_err(|error| start::internal(&error.to_string()))?;
     keepers::remove_socket(&socket);
@@ -387,44 +388,4 @@ fn prepare(
     }
     let fork = ForkOrder { session: id, socket, room, cgroups };
     Ok(PreparedTwin { new, spec, fork, left_out })
-}
-
-/// Links to installed directories of the original's workspace only if the twin cannot write through the link.
-/// Nothing separates twins without confinement, or in directories that both may write.
-fn installed_dirs(
-    isolation: Option<Isolation>,
-    policy: Option<&Policy>,
-    workspace: &Path,
-) -> InstalledDirs {
-    let Some(policy) = policy else { return InstalledDirs::Omit };
-    let is_confined = matches!(isolation, Some(Isolation::Full | Isolation::Landlock));
-    let home = std::env::home_dir();
-    if is_confined && !hidden::is_shared_writable(workspace, policy, home.as_deref()) {
-        InstalledDirs::Link
-    } else {
-        InstalledDirs::Omit
-    }
-}
-
-/// Refuses a workspace that holds hidden paths: the copy would show them.
-fn check_hidden(context: &Context, spec: &Spec, workspace: &Path) -> Result<(), Failure> {
-    let home = std::env::home_dir();
-    let policy = spec.policy.as_ref();
-    match hidden::hidden_in(workspace, policy, home.as_deref(), &context.config) {
-        None => Ok(()),
-        Some(path) => Err(refused(&format!(
-            "{} is hidden from the session, but would be visible in a copy of its workspace {}; \
-             use a workspace that holds no hidden path",
-            path.display(),
-            workspace.display()
-        ))),
-    }
-}
-
-fn cannot_copy(error: &std::io::Error) -> Failure {
-    Failure::while_making("cannot copy the workspace", error)
-}
-
-pub(super) fn refused(message: &str) -> Failure {
-    Failure::new(ErrorCode::ForkRefused, message)
 }

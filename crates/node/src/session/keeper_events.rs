@@ -212,7 +212,8 @@ impl Actor {
                 TurnState::Interrupting => CancelReason::Interrupted,
                 _ => CancelReason::GivenUp,
             };
-            self.calls.given_up(turn, call, reason, &self.context, &mut self.round);
+            // After the act that passes the call on: both may come at once.
+            self.round.acts.push(SessionAct::CancelCall { turn, call, reason });
         }
         if let Some(turn) = turn.filter(|_| waits) {
             self.round.acts.push(SessionAct::Settle { turn });

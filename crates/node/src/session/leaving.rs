@@ -16,7 +16,7 @@ use super::actor::{Actor, LeaveReason};
 use super::journal_side::OWED_RETRY;
 use super::keeper_link::LinkActivity;
 use super::receipts::WorkspaceFate;
-use super::{answer, limits, receipts};
+use super::{answer, children, limits, receipts};
 use crate::clock::now_ms;
 use crate::context::Context;
 use crate::session_dirs;
@@ -57,6 +57,7 @@ async fn see_off(actor: &mut Actor) {
         }
     }
     actor.context.forget(&actor.id);
+    children::end_with(&actor.context, &actor.id).await;
     // If several sessions of a family end at the same time, the last one that is forgotten finds the family
     // empty and removes its directory.
     if let Some(room) = actor.fork.first_room() {

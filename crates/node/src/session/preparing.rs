@@ -42,7 +42,7 @@ pub(super) fn make_missing(context: &Arc<Context>, kind: &str) {
 
 async fn make(context: &Arc<Context>, preparation: Preparation) -> Result<(), Failure> {
     let Preparation { wanted, file, target } = preparation;
-    let handle = start::create(context, start::new_id(), wanted, None).await?;
+    let handle = start::create(context, start::new_id(), wanted, None).await?.handle;
     let made = timeout(MAKE_MAX, until_ready(handle.clone())).await.unwrap_or(false);
     let workspace = PathBuf::from(handle.info().workspace);
     let copied = match made {

@@ -9,7 +9,8 @@ use windlass_protocol::link::{ForkDone, ForkOrder, KeeperCommand};
 use windlass_protocol::{ErrorCode, TurnId, TurnNo};
 
 use super::actor::{Actor, EventVerdict, LeaveReason};
-use super::fork::{HeldOriginal, refused};
+use super::copying::refused;
+use super::fork::HeldOriginal;
 use super::journal_side::JournalWrite;
 use super::round::SessionAct;
 use super::turns::{Snapshot, Turn};
@@ -62,6 +63,10 @@ impl Actor {
             }
             Request::ClaimGranted { turn, call, changed } => {
                 self.calls.claim_granted(turn, call, changed, &self.context, &mut self.round);
+                self.commit();
+            }
+            Request::DoorAnswer { turn, call, body } => {
+                self.calls.door_answered(turn, call, body, &self.context, &mut self.round);
                 self.commit();
             }
             Request::Release { reply } => return Some(LeaveReason::Released(Some(reply))),

@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use windlass_journal::NewEvent;
 use windlass_protocol::event::{EventKind, TurnError, Usage};
+use windlass_protocol::host::CancelReason;
 use windlass_protocol::{CallNo, LinkSeq, TurnNo};
 
 use super::ReplySender;
@@ -37,6 +38,12 @@ pub(super) enum SessionAct {
     StopKeeper,
     /// Pass a part of a host tool call on to its tool host.
     PassCall(CallPart),
+    /// The code has given a call up.
+    CancelCall {
+        turn: TurnNo,
+        call: CallNo,
+        reason: CancelReason,
+    },
     /// Send the keeper the answer to a call, or a part of the answer.
     AnswerCall {
         turn: TurnNo,

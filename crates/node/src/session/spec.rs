@@ -29,6 +29,15 @@ pub(super) struct Spec {
     pub forked_from: Option<SessionId>,
     #[serde(default)]
     pub family: Option<SessionId>,
+    /// The session whose child it is, and the first session of the parent's family. The child follows that family's
+    /// rules for secrets.
+    #[serde(default)]
+    pub parent: Option<SessionId>,
+    #[serde(default)]
+    pub parent_family: Option<SessionId>,
+    /// The directory that its workspace is a copy of.
+    #[serde(default)]
+    pub copied_from: Option<String>,
     /// The session's first room, in which its twins' directories are made (`windlass_protocol::family`).
     #[serde(default)]
     pub room: Option<PathBuf>,
@@ -56,6 +65,11 @@ pub(crate) fn original_of(facts: &SessionFacts) -> Option<SessionId> {
     Spec::of(&facts.created).ok()?.forked_from
 }
 
+/// The session whose child a session is, according to its record.
+pub(crate) fn parent_of(facts: &SessionFacts) -> Option<SessionId> {
+    Spec::of(&facts.created).ok()?.parent
+}
+
 impl Spec {
     /// Reads a session's record. Missing fields get their defaults. A record that cannot be parsed is an
     /// error, because its policy would be lost.
@@ -81,7 +95,8 @@ impl Spec {
     pub(super) fn caller(&self, created: &NewSession) -> Caller {
         let rules = self.policy.as_ref().map_or_else(Vec::new, |policy| policy.tools.clone());
         let words = kinds::terms_of(&created.worker_kind);
-        Caller { session: created.id.clone(), owner: self.owner.clone(), rules, words }
+        let (session, parent) = (created.id.clone(), self.parent.clone());
+        Caller { session, parent, owner: self.owner.clone(), rules, words }
     }
 
     /// The hosts that the session may reach, if its policy is a list of hosts.

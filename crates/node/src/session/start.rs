@@ -1,6 +1,6 @@
 //! Makes a new session: its resources, its journal, its keeper and its owner task.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,7 +16,10 @@ use windlass_protocol::policy::{Limits, Policy};
 use windlass_protocol::{ErrorCode, SessionId};
 
 use super::actor::Actor;
+use super::branch::WorkspaceCopy;
 use super::calls::{ClaimingAgent, ToolCalls};
+use super::children::{self, Inheritance};
+use super::copying::copy::NotCopied;
 use super::deadlines::Deadlines;
 use super::fork::ForkSide;
 use super::idle::{ClientPresence, IdleWatch};
@@ -36,6 +39,7 @@ use crate::failure::Failure;
 use crate::provision::{
     KeeperEndpoint, Lease, SessionResources, SessionSpec, WorkerParts, WorkerStart,
 };
+use crate::session_dirs;
 use crate::workers::Workers;
 use windlass_egress::Ledger;
 
@@ -46,27 +50,37 @@ const LAUNCH_WAIT: Duration = Duration::from_secs(5);
 pub(crate) async fn create(
     context: &Arc<Context>,
     id: SessionId,
-    wanted: CreateSession,
+    mut wanted: CreateSession,
     first: Option<Request>,
-) -> Result<SessionHandle, Failure> {
-    if !context.sessions.reserve(&id).await {
-        return Err(exists(&id));
-    }
+) -> Result<MadeSession, Failure> {
+    let inherited = Inheritance::of(context, &mut wanted)?;
+    let parent = inherited.as_ref().map(|inherited| &inherited.parent);
+    let reserved = context.sessions.reserve(&id, parent).await;
+    let failure = |why| children::refusal(&why, parent).unwrap_or_else(|| exists(&id));
+    reserved.map_err(failure)?;
     // The client may disconnect meanwhile. A task of its own finishes the session in any case.
-    let made = tokio::spawn(make_reserved(context.clone(), id, wanted, first));
+    let made =
+        tokio::spawn(make_reserved(context.clone(), id, SessionOrder { wanted, inherited }, first));
     made.await.map_err(|error| internal(&error.to_string()))?
+}
+
+/// What a client wants, and what the session has from its parent.
+#[derive(Debug)]
+struct SessionOrder {
+    wanted: CreateSession,
+    inherited: Option<Inheritance>,
 }
 
 /// Makes a session whose id is reserved. If that fails, frees the id.
 async fn make_reserved(
     context: Arc<Context>,
     id: SessionId,
-    wanted: CreateSession,
+    order: SessionOrder,
     first: Option<Request>,
-) -> Result<SessionHandle, Failure> {
-    let made = make(&context, id.clone(), wanted).await;
+) -> Result<MadeSession, Failure> {
+    let made = make(&context, id.clone(), order).await;
     match made {
-        Ok((actor, handle)) => {
+        Ok((actor, MadeSession { handle, left_out })) => {
             if let Some(first) = first {
                 handle.send(first).await?;
             }
@@ -74,10 +88,11 @@ async fn make_reserved(
             context.metrics.session_created();
             preparing::make_missing(&context, &handle.info().kind);
             tokio::spawn(actor.run());
+            children::end_if_orphan(&context, &handle);
             if context.host.placeholders.are_needed_by(&id) && context.host.placeholders.are_few() {
                 drop(tokio::task::spawn_blocking(move || context.host.placeholders.stock_up()));
             }
-            Ok(handle)
+            Ok(MadeSession { handle, left_out })
         }
         Err(failure) => {
             context.forget(&id);
@@ -89,18 +104,18 @@ async fn make_reserved(
 async fn make(
     context: &Arc<Context>,
     id: SessionId,
-    wanted: CreateSession,
-) -> Result<(Actor, SessionHandle), Failure> {
+    order: SessionOrder,
+) -> Result<(Actor, MadeSession), Failure> {
     let prepared = {
         let (context, id) = (context.clone(), id.clone());
         // This writes to the disk and starts a process, so it must not block the thread that serves turns.
-        tokio::task::spawn_blocking(move || prepare(&context, &id, &wanted))
+        tokio::task::spawn_blocking(move || prepare(&context, &id, &order))
             .await
             .map_err(|error| internal(&error.to_string()))??
     };
     let facts = prepared.log.facts();
     let half = NodeHalf::new(facts.epoch, facts.last_link);
-    let PreparedSession { log, keeper, launch, spec, resources } = prepared;
+    let PreparedSession { log, keeper, launch, spec, resources, left_out } = prepared;
     let link = match reach_keeper(keeper, half, launch).await {
         Ok(link) => link,
         Err(error) => {
@@ -110,12 +125,14 @@ async fn make(
             let _ = tokio::task::spawn_blocking(move || {
                 unrecord(&context, &unmade);
                 context.host.provision.release(&resources);
+                remove_copy(&context, &spec, &resources.dir.workspace);
             })
             .await;
             return Err(Failure::of_keeper(&id, &error));
         }
     };
-    Ok(assemble(context, SessionMachine::default(), log, link, spec))
+    let (actor, handle) = assemble(context, SessionMachine::default(), log, link, spec);
+    Ok((actor, MadeSession { handle, left_out }))
 }
 
 /// Connects to a session's keeper and sends it the launch message.
@@ -148,14 +165,25 @@ struct PreparedSession {
     spec: Spec,
     /// Released if the keeper cannot be reached.
     resources: SessionResources,
+    left_out: NotCopied,
+}
+
+/// A new session, and what is not in the copy of its workspace.
+#[derive(Debug)]
+pub(crate) struct MadeSession {
+    pub handle: SessionHandle,
+    pub left_out: NotCopied,
 }
 
 fn prepare(
     context: &Context,
     id: &SessionId,
-    wanted: &CreateSession,
+    SessionOrder { wanted, inherited }: &SessionOrder,
 ) -> Result<PreparedSession, Failure> {
-    let policy = policy_of(&context.host.workers, wanted)?;
+    let policy = match inherited {
+        Some(inherited) => inherited.policy.clone(),
+        None => policy_of(&context.host.workers, wanted)?,
+    };
     let limits = policy.limits;
     if context.journal.has_session(id) {
         return Err(exists(id));
@@ -164,8 +192,25 @@ fn prepare(
         // Makes the proxy's certificates before the session's code can look for them.
         context.host.secrets.prepare()?;
     }
-    let lease = context.host.provision.acquire(&SessionSpec { id, wanted, policy: &policy })?;
-    let spec = spec_of(context, wanted, policy, &lease);
+    let copy = WorkspaceCopy::make(context, id, wanted, &policy)?;
+    let mut wanted = wanted.clone();
+    let (mut copied_from, mut left_out) = (None, NotCopied::default());
+    if let Some(copy) = copy {
+        wanted.workspace = Some(copy.path.display().to_string());
+        (copied_from, left_out) = (Some(copy.from), copy.left_out);
+    }
+    let wanted = &wanted;
+    let acquired = context.host.provision.acquire(&SessionSpec { id, wanted, policy: &policy });
+    if acquired.is_err() && copied_from.is_some() {
+        session_dirs::remove(&context.config, &context.config.workspace_of(id));
+    }
+    let lease = acquired?;
+    let spec = Spec {
+        copied_from,
+        parent: inherited.as_ref().map(|inherited| inherited.parent.clone()),
+        parent_family: inherited.as_ref().map(|inherited| inherited.family.clone()),
+        ..spec_of(context, wanted, policy, &lease)
+    };
     match record(context, id, wanted, &lease, &spec) {
         Ok(log) => {
             let mut launch = launch_of(context, id, &lease, limits);
@@ -179,12 +224,21 @@ fn prepare(
                 launch,
                 spec,
                 resources: lease.resources,
+                left_out,
             })
         }
         Err(failure) => {
             context.host.provision.release(&lease.resources);
+            remove_copy(context, &spec, &lease.resources.dir.workspace);
             Err(failure)
         }
+    }
+}
+
+/// Removes the workspace of a session that is not made, if it is a copy.
+fn remove_copy(context: &Context, spec: &Spec, workspace: &Path) {
+    if spec.copied_from.is_some() {
+        session_dirs::remove(&context.config, workspace);
     }
 }
 
@@ -288,7 +342,7 @@ fn ledger_of(
     if rules.is_empty() {
         return Some(Arc::new(ledger));
     }
-    let family = spec.family.as_ref().unwrap_or(id);
+    let family = spec.parent_family.as_ref().or(spec.family.as_ref()).unwrap_or(id);
     let secrets = context.host.secrets.for_family(family, rules);
     Some(Arc::new(ledger.with_secrets(secrets)))
 }
@@ -318,6 +372,7 @@ pub(super) fn assemble(
         egress,
         family: spec.family.clone().unwrap_or_else(|| id.clone()),
         room: spec.room.clone(),
+        parent: spec.parent.clone(),
         clients: clients.clone(),
     };
     let agent = spec.agent_home.clone().map(|home| {
@@ -366,6 +421,7 @@ fn info_with(facts: &SessionFacts, state: SessionState, spec: &Spec) -> api::Ses
         worker: facts.worker.clone().unwrap_or_default(),
         kind: facts.created.worker_kind.clone(),
         workspace: facts.created.workspace.clone(),
+        copied_from: spec.copied_from.clone(),
         created_at_ms: facts.created.created_at_ms,
         turn: None,
         waiting: 0,
@@ -381,6 +437,7 @@ fn info_with(facts: &SessionFacts, state: SessionState, spec: &Spec) -> api::Ses
         policy: spec.policy.clone().map(Box::new),
         owner: spec.owner.clone(),
         forked_from: spec.forked_from.clone(),
+        parent: spec.parent.clone(),
         resume: facts.resume.clone(),
         confinement: facts.confinement.clone(),
         output_bytes: facts.output_bytes,

@@ -35,8 +35,9 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
     let half = || NodeHalf::new(epoch, last_link);
     let socket = keepers::socket_path(&context.config, id);
     if is_untouched(log.facts()) && !has_begun(&socket, half()).await {
+        let is_copy = Spec::of(&log.facts().created).is_ok_and(|spec| spec.copied_from.is_some());
         drop(log);
-        return unmake(context, id, &socket);
+        return unmake(context, id, &socket, is_copy);
     }
     let machine = SessionMachine::recover(recovery_facts(log.facts()));
     let spec = match Spec::of(&log.facts().created) {
@@ -111,7 +112,7 @@ async fn has_begun(socket: &Path, half: NodeHalf) -> bool {
 }
 
 /// Removes what was made for a session whose keeper never got its launch.
-fn unmake(context: &Context, id: &SessionId, socket: &Path) -> Result<(), String> {
+fn unmake(context: &Context, id: &SessionId, socket: &Path, is_copy: bool) -> Result<(), String> {
     tracing::info!(session = %id, "the session had not begun when its node died; removing it");
     keepers::remove_socket(socket);
     context.host.cgroups.remove_of(id);
@@ -120,8 +121,11 @@ fn unmake(context: &Context, id: &SessionId, socket: &Path) -> Result<(), String
     session_dirs::remove_empty(config, &config.family_dir_of(id));
     // An earlier release made this symlink to the directory of a pooled worker.
     session_dirs::unlink(config, id);
-    // Only an empty workspace is removed.
+    // Only an empty workspace or a copy is removed.
     let workspace = config.workspace_of(id);
+    if is_copy {
+        session_dirs::remove(config, &workspace);
+    }
     let _ = session_dirs::state(config)
         .and_then(|state| state.remove_directory(session_dirs::inside(config, &workspace)?));
     context.journal.remove(id).map(drop).map_err(|error| format!("journal: {error}"))

@@ -110,8 +110,10 @@ impl Launcher for AgentLauncher {
         let path = env.get("PATH");
         let program = &engine.command[0];
         let found = lookup::find(Some(program), program, path).map_err(|failure| {
-            let Some(package) = package(&engine.name) else { return failure };
-            let message = format!("{}; install it: npm install -g {package}", failure.message);
+            let mut message = failure.message.replacen("the interpreter", "the agent", 1);
+            if let Some(package) = package(&engine.name) {
+                message = format!("{message}; install it: npm install -g {package}");
+            }
             Failure::new(failure.code, message)
         })?;
         engine.command[0] = found.path.display().to_string();

@@ -13,7 +13,8 @@ fn world(tools: Value) -> (Hub, Caller) {
     let host = hub.attach(HostScope::Session(session.clone())).unwrap();
     let declaration: Declaration = serde_json::from_value(json!({"tools": tools})).unwrap();
     hub.declare(&host, declaration).unwrap();
-    (hub, Caller { session, owner: None, rules: Vec::new(), words: &kinds::DEFAULT.terms })
+    let words = &kinds::DEFAULT.terms;
+    (hub, Caller { session, parent: None, owner: None, rules: Vec::new(), words })
 }
 
 fn files() -> (Hub, Caller) {

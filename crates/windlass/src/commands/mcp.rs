@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use windlass_mcp::{Connect, Door, DoorOptions, Transport, http, serve_stdio};
+use windlass_protocol::agent::PermissionPolicy;
 use windlass_protocol::kinds;
 
 use super::up::{self, ListenArgs};
@@ -42,6 +43,9 @@ pub struct Args {
     /// The interpreter, or the directory of a virtual environment
     #[arg(long, visible_alias = kinds::DEFAULT.name, value_name = "PATH")]
     pub interpreter: Option<String>,
+    /// Who answers the permissions that agents in its sessions ask for; `ask` asks the client's user [default: allow]
+    #[arg(long, value_name = "POLICY")]
+    pub permissions: Option<PermissionPolicy>,
     #[command(flatten)]
     pub policy: PolicyOptions,
 }
@@ -69,6 +73,7 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
         workspace,
         policy: args.policy.request()?,
         interpreter: args.interpreter,
+        permissions: args.permissions,
     });
     serve_stdio(door).await?;
     Ok(ExitCode::SUCCESS)

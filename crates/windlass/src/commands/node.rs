@@ -15,8 +15,8 @@ use windlass_mcp::servers::{ConfigFile, Servers, ServersOptions};
 use windlass_mcp::{Connect, Door, DoorOptions, Transport, http};
 use windlass_node::failure::Failure;
 use windlass_node::{
-    ClaimError, Config, EnvironmentsConfig, HoldMode, Listen, Reach, Router, RunError, StartBy,
-    WorkersConfig,
+    AgentDoor, ClaimError, Config, Doors, EnvironmentsConfig, HoldMode, Listen, Reach, Router,
+    RunError, StartBy, WorkersConfig,
 };
 use windlass_protocol::ErrorCode;
 use windlass_protocol::environments::EnvironmentsFile;
@@ -98,7 +98,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         .with_ansi(false)
         .with_env_filter(
             EnvFilter::try_from_env("WINDLASS_LOG")
-                .unwrap_or_else(|_| EnvFilter::new("info,rmcp=error")),
+                .unwrap_or_else(|_| EnvFilter::new("info,rmcp=off")),
         )
         .init();
     if !args.foreground {
@@ -109,7 +109,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = configure(&args)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let servers = mcp_servers(&args, &config)?;
-    let doors = mcp_door(&config)?.merge(servers.router());
+    let doors =
+        Doors { router: mcp_door(&config)?.merge(servers.router()), agents: agent_door(&config)? };
     let ready = || {
         say_ready();
         // The servers start in the background.
@@ -210,8 +211,22 @@ fn mcp_door(config: &Config) -> anyhow::Result<Router> {
         workspace: None,
         policy: None,
         interpreter: None,
+        permissions: None,
     });
     Ok(Router::new().route_service(http::PATH, http::service(door)))
+}
+
+/// MCP for the agents of sessions.
+fn agent_door(config: &Config) -> anyhow::Result<AgentDoor> {
+    let door = Door::new(DoorOptions {
+        connect: connect(config)?,
+        transport: Transport::Agent,
+        workspace: None,
+        policy: None,
+        interpreter: None,
+        permissions: None,
+    });
+    Ok(AgentDoor::new(move |call, request| windlass_mcp::agent::answer(&door, call, request)))
 }
 
 fn configure(args: &Args) -> anyhow::Result<Config> {

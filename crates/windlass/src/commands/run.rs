@@ -162,13 +162,23 @@ pub async fn create_in(
     policy: Option<PolicyRequest>,
     wanted: CreateSession,
 ) -> anyhow::Result<Session> {
-    let create = CreateSession {
+    let create = request_in(&workspace, named, policy, wanted)?;
+    Ok(client.create_session(&create).await?.session)
+}
+
+/// The request for a session in a workspace.
+pub fn request_in(
+    workspace: &WorkspaceChoice,
+    named: Option<&Path>,
+    policy: Option<PolicyRequest>,
+    wanted: CreateSession,
+) -> anyhow::Result<CreateSession> {
+    Ok(CreateSession {
         interpreter: named.map(interpreter).transpose()?,
         policy: workspace.required(policy)?,
         workspace: workspace.directory().map(text).transpose()?,
         ..wanted
-    };
-    Ok(client.create_session(&create).await?.session)
+    })
 }
 
 /// Makes a relative path absolute, because the node has another working directory. Leaves a bare name for

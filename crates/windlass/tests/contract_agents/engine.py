@@ -17,6 +17,10 @@ last            writes its last line without a newline, then dies
 hang            neither works nor obeys
 forever         sends notes for ever, and makes no progress
 fail TEXT       the prompt fails
+run CODE        runs code by the session's MCP server, and tells the result. `\\n` in the code is a line end
+mcp JSON        sends a request to the MCP server, and tells the response
+cancel FILE CODE  runs code by the MCP server, and cancels the request when FILE exists
+abandon N CODE  begins N requests that run code, and cancels each at once
 
 Options: --id ID names every new session; --die N dies at once; --late S is ready after S seconds.
 `turns.log` in the current directory has a line for the begin and the end of each turn and of each process.
@@ -88,6 +92,82 @@ def until(condition):
         time.sleep(0.01)
 
 
+class McpServer:
+    """The MCP server that the client of this agent names."""
+
+    def __init__(self, server):
+        variables = {entry["name"]: entry["value"] for entry in server["env"]}
+        self.process = subprocess.Popen(
+            [server["command"], *server["args"]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **variables},
+        )
+        self.last = 0
+        client = {"name": "scripted", "version": "1"}
+        version = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
+        self.ask("initialize", version)
+        self.tell({"method": "notifications/initialized"})
+
+    def tell(self, message):
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def begin(self, method, params):
+        self.last += 1
+        self.tell({"id": self.last, "method": method, "params": params})
+
+    def ask(self, method, params):
+        self.begin(method, params)
+        for line in self.process.stdout:
+            message = json.loads(line)
+            if message["id"] in (self.last, None):
+                return message
+        return {"error": {"message": "the MCP server has ended"}}
+
+
+def mcp_server():
+    if "server" not in STATE:
+        STATE["server"] = McpServer(STATE["servers"][0])
+    return STATE["server"]
+
+
+def run_call(code):
+    return {"name": "run", "arguments": {"code": code.replace("\\n", "\n")}}
+
+
+def act_by_server(session, word, rest):
+    if word == "abandon":
+        count, _, code = rest.partition(" ")
+        server = mcp_server()
+        for _ in range(int(count)):
+            server.begin("tools/call", run_call(code))
+            server.tell({"method": "notifications/cancelled", "params": {"requestId": server.last}})
+        chunk(session, "abandoned")
+    elif word == "run":
+        call(session, "r1", "run", "in_progress")
+        response = mcp_server().ask("tools/call", run_call(rest))
+        content = response.get("result", {}).get("content", [])
+        chunk(session, "".join(part.get("text", "") for part in content) or json.dumps(response))
+    elif word == "mcp":
+        request = json.loads(rest)
+        chunk(session, json.dumps(mcp_server().ask(request["method"], request.get("params", {}))))
+    elif word == "cancel":
+        file, _, code = rest.partition(" ")
+        server = mcp_server()
+        server.begin("tools/call", run_call(code))
+        until(lambda: os.path.exists(file))
+        server.tell({"method": "notifications/cancelled", "params": {"requestId": server.last}})
+        chunk(session, "cancelled")
+
+
+def put_pipe_for_log():
+    log_file = os.path.join(os.environ["HOME"], "engine.log")
+    os.unlink(log_file)
+    os.mkfifo(log_file)
+    os._exit(0)
+
+
 def act(session, word, rest):
     """Runs a prompt. Returns the stop reason, or None if nothing is to be said."""
     if word == "say":
@@ -122,10 +202,7 @@ def act(session, word, rest):
             send({"id": number, "result": {"sessionId": "other", "stopReason": "end_turn"}})
         chunk(session, "after")
     elif word == "fifo":
-        log = os.path.join(os.environ["HOME"], "engine.log")
-        os.unlink(log)
-        os.mkfifo(log)
-        os._exit(0)
+        put_pipe_for_log()
     elif word == "odd":
         update(session, sessionUpdate="brand_new_thing", text="?")
         with LOCK:
@@ -155,6 +232,8 @@ def act(session, word, rest):
         while True:
             send({"method": "session/update", "params": {"sessionId": session, "update": {"sessionUpdate": "usage_update"}}})
             time.sleep(0.05)
+    elif word in ("run", "mcp", "cancel", "abandon"):
+        act_by_server(session, word, rest)
     elif word == "fail":
         return {"code": -32603, "message": "Internal error", "data": {"details": rest}}
     return "cancelled" if STATE["cancelled"] else "end_turn"
@@ -197,8 +276,10 @@ def main():
             capabilities = {"loadSession": True, "sessionCapabilities": {"resume": {}}}
             send({"id": number, "result": {"protocolVersion": 1, "agentCapabilities": capabilities}})
         elif method == "session/new":
+            STATE["servers"] = params["mcpServers"]
             send({"id": number, "result": {"sessionId": option("--id", str(uuid.uuid4()))}})
         elif method == "session/resume":
+            STATE["servers"] = params["mcpServers"]
             send({"id": number, "result": {}})
         elif method == "session/prompt":
             text = params["prompt"][0]["text"]

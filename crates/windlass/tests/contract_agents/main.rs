@@ -2,6 +2,7 @@
 //! in [`real`].
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod children;
 mod load;
 mod real;
 mod scene;

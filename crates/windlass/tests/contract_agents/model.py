@@ -1,7 +1,7 @@
 """A stub of the models' APIs on loopback: OpenAI's Responses and chat completions, Anthropic's Messages, Gemini's.
 
 The last prompt chooses what the model does: `say TEXT`, `command C` (a call of the agent's shell tool, then a final
-message), `slow` (words for a minute), `error CODE`. Prints its port.
+message), `run CODE` (the same with the tool of the session's MCP server), `slow` (words for a minute), `error CODE`. Prints its port.
 """
 
 import json
@@ -15,6 +15,14 @@ SHELLS = {
     "gemini": ("run_shell_command", lambda command: {"command": command, "description": "run it"}),
 }
 
+# How the agents name the tool `run` of the MCP server `windlass`.
+RUNS = {
+    "responses": "mcp__windlass__run",
+    "messages": "mcp__windlass__run",
+    "chat": "windlass_run",
+    "gemini": "mcp_windlass_run",
+}
+
 
 def plan(dialect, prompt, results):
     """What the model says: a list of texts and calls."""
@@ -25,6 +33,8 @@ def plan(dialect, prompt, results):
         if word == "command":
             name, arguments = SHELLS[dialect]
             return [("call", name, arguments(rest))]
+        if word == "run":
+            return [("call", RUNS[dialect], {"code": rest})]
         if word == "slow":
             return [("slow", f"w{number} ") for number in range(120)]
         if word == "error":
@@ -115,6 +125,9 @@ class Model(BaseHTTPRequestHandler):
         if said[0][0] == "call":
             item = {"type": "function_call", "id": name, "call_id": f"call_{self.number}", "name": said[0][1]}
             item["arguments"] = json.dumps(said[0][2])
+            if item["name"].startswith("mcp__"):
+                group, _, item["name"] = item["name"].rpartition("__")
+                item["namespace"] = group
         else:
             item = {"type": "message", "id": name, "role": "assistant", "content": []}
             self.event({"type": "response.output_item.added", "output_index": 0, "item": item})

@@ -34,6 +34,8 @@ struct RealAgent {
     model: Child,
     port: u16,
     path: String,
+    /// The program, if it is not the one on PATH.
+    program: Option<String>,
 }
 
 impl RealAgent {
@@ -61,7 +63,7 @@ impl RealAgent {
         let dirs = [program.parent().unwrap(), node.parent().unwrap()];
         let dirs = dirs.map(|dir| dir.canonicalize().unwrap().display().to_string());
         let path = format!("{}:{}:/usr/local/bin:/usr/bin:/bin", dirs[0], dirs[1]);
-        Some(Self { name, scene, model, port, path })
+        Some(Self { name, scene, model, port, path, program: None })
     }
 
     fn variables(&self) -> BTreeMap<String, String> {
@@ -119,8 +121,12 @@ impl RealAgent {
             network: Some(Network::Hosts(HostRules(vec![host]))),
             ..PolicyRequest::default()
         };
-        let base =
-            CreateSession { policy: Some(policy), env: self.variables(), ..TestNode::create() };
+        let base = CreateSession {
+            interpreter: self.program.clone(),
+            policy: Some(policy),
+            env: self.variables(),
+            ..CreateSession::default()
+        };
         let agent = AgentRequest {
             permissions: Some(permissions),
             resume,
@@ -152,6 +158,7 @@ async fn check(name: &'static str) {
     let Some(mut agent) = RealAgent::start(name).await else { return };
     a_prompt_a_command_and_a_resume(&agent).await;
     a_permission(&agent).await;
+    code_in_a_child(&agent).await;
     an_interrupt(&agent).await;
     a_failure(&agent).await;
     a_killed_node(&mut agent).await;
@@ -213,6 +220,36 @@ async fn a_permission(agent: &RealAgent) {
     }
 }
 
+/// The agent finds the session's MCP server, and its code runs in a child of its session.
+async fn code_in_a_child(agent: &RealAgent) {
+    let scene = &agent.scene;
+    let session = agent.session(PermissionPolicy::Allow, None).await;
+    for (code, file) in
+        [("mark = 6 * 7", None), ("open(f'made-{mark}', 'w').close()", Some("made-42"))]
+    {
+        let ended = scene.run(&session, &format!("run {code}")).await;
+        assert_eq!(ended.outcome, Some(Outcome::Ok), "{}: {ended:?}", agent.name);
+        let made = file.is_none_or(|file| scene.workspace.path().join(file).exists());
+        assert!(made, "{}: {:?}", agent.name, scene.events(&session).await);
+    }
+    let children = scene.children(&session).await;
+    assert_eq!(children.len(), 1, "{}: {children:?}", agent.name);
+    assert_eq!(children[0].turns, 2, "{}", agent.name);
+    scene.client.close_session(&session, CloseQuery::default()).await.unwrap();
+    assert!(scene.children(&session).await.is_empty(), "{}", agent.name);
+    // An agent that must ask asks before its code runs.
+    let session = agent.session(PermissionPolicy::Ask, None).await;
+    let id = scene.submit(&session, "asks", "run open('asked', 'w').close()").await;
+    let prompt = scene.waits_for_input(&session).await;
+    assert!(prompt.contains("run"), "{}: {prompt}", agent.name);
+    let input = TurnInput { text: Some("p1 deny\n".to_owned()), ..<_>::default() };
+    scene.client.send_input(&session, &id, &input).await.unwrap();
+    scene.ended(&session, &id).await;
+    assert!(!scene.workspace.path().join("asked").exists(), "{}", agent.name);
+    assert!(scene.children(&session).await.is_empty(), "{}", agent.name);
+    scene.client.close_session(&session, CloseQuery::default()).await.unwrap();
+}
+
 async fn an_interrupt(agent: &RealAgent) {
     let scene = &agent.scene;
     let session = agent.session(PermissionPolicy::Allow, None).await;
@@ -223,7 +260,9 @@ async fn an_interrupt(agent: &RealAgent) {
         all.filter(|found| processes::mentions(found.pid, mark.as_bytes())).count()
     };
     let prompt = format!("command perl -e 'sleep 300' {mark}");
-    for (turn, prompt) in [("command", &*prompt), ("stream", "slow")] {
+    // `codex exec` tells no parts of a message.
+    let streams = agent.program.is_none().then_some(("stream", "slow"));
+    for (turn, prompt) in [("command", &*prompt)].into_iter().chain(streams) {
         let id = scene.submit(&session, turn, prompt).await;
         match turn {
             "command" => scene.until(|_| left() >= 1).await,
@@ -298,6 +337,35 @@ async fn a_killed_node(agent: &mut RealAgent) {
 #[tokio::test]
 async fn contract_93_codex_does_what_is_promised() {
     check("codex").await;
+}
+
+/// A codex that does not know `app-server`, made of the real one.
+const OLD_CODEX: &str = "#!/bin/sh
+case \" $* \" in *' app-server '*) echo 'unrecognized subcommand' >&2; exit 2;; esac
+exec codex \"$@\"
+";
+
+#[tokio::test]
+async fn contract_93_a_codex_without_its_server_runs_by_exec() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let Some(mut agent) = RealAgent::start("codex").await else { return };
+    agent.scene.write("old-codex", OLD_CODEX);
+    let program = agent.scene.workspace.path().join("old-codex");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    agent.program = Some(program.display().to_string());
+    a_prompt_a_command_and_a_resume(&agent).await;
+    let session = agent.session(PermissionPolicy::Allow, None).await;
+    let ended = agent.scene.run(&session, "run open('made-by-exec', 'w').close()").await;
+    assert_eq!(ended.outcome, Some(Outcome::Ok), "{ended:?}");
+    assert!(agent.scene.workspace.path().join("made-by-exec").exists());
+    an_interrupt(&agent).await;
+    a_failure(&agent).await;
+    a_killed_node(&mut agent).await;
+    let asks = agent.session(PermissionPolicy::Ask, None).await;
+    let ended = agent.scene.run(&asks, "say hello").await;
+    assert_eq!(ended.outcome, Some(Outcome::Error), "{ended:?}");
+    let (_, _, error) = completed(&agent.scene.events(&asks).await);
+    assert!(error.unwrap().message.contains("cannot ask"));
 }
 
 #[tokio::test]

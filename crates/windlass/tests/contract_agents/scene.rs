@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use windlass_client::Client;
 use windlass_client::protocol::agent::{
     ActionPhase, AgentError, AgentEvent, AgentEventKind, AgentRequest, DecidedBy, MIME,
     PermissionPolicy, ResumeToken,
 };
-use windlass_client::protocol::api::{CreateSession, EventItem, Turn};
+use windlass_client::protocol::api::{CreateSession, EventItem, Session, Turn};
 use windlass_client::protocol::{EventKind, Seq, SessionId, TurnId};
+use windlass_client::{Client, WhichSessions};
 use windlass_testkit::{
     PATIENCE, TestNode, all_events, named_turn, turn_ended, wait_for_event, within,
 };
@@ -76,7 +76,7 @@ impl AgentScene {
             ..AgentRequest::default()
         };
         let command = format!("acp:python3 engine.py {}", settings.options);
-        self.create(command.trim_end(), agent, TestNode::create()).await
+        self.create(command.trim_end(), agent, CreateSession::default()).await
     }
 
     pub async fn create(
@@ -87,7 +87,6 @@ impl AgentScene {
     ) -> SessionId {
         let create = CreateSession {
             worker: Some(worker.to_owned()),
-            interpreter: None,
             agent: Some(agent),
             workspace: Some(self.workspace.path().display().to_string()),
             ..base
@@ -119,6 +118,13 @@ impl AgentScene {
 
     pub async fn token(&self, session: &SessionId) -> ResumeToken {
         self.client.session(session).await.unwrap().resume.unwrap()
+    }
+
+    /// The live children of a session.
+    pub async fn children(&self, session: &SessionId) -> Vec<Session> {
+        let mut all = self.client.sessions(WhichSessions::Live).await.unwrap().sessions;
+        all.retain(|one| one.parent.as_ref() == Some(session));
+        all
     }
 
     /// Waits until a turn of the session has started, and returns the token that it announced.

@@ -5,6 +5,7 @@
 mod input;
 mod long_turn;
 mod output;
+mod permissions;
 mod place;
 mod revisions;
 mod running;

@@ -23,7 +23,7 @@ use super::engine::{
     Engine, EngineCommand, EngineEnd, EngineInput, EngineOutput, Question, error, text_at,
 };
 use super::prompt::Prompt;
-use super::settings::AgentSettings;
+use super::settings::{AgentSettings, McpServerCommand};
 
 /// A request of the adapter. At most one is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +78,7 @@ const OPENCODE: AcpTraits = AcpTraits {
     // A sub-agent that asks can hang opencode.
     ask: Some((
         "OPENCODE_PERMISSION",
-        r#"{"bash":"ask","edit":"ask","webfetch":"ask","task":"deny"}"#,
+        r#"{"bash":"ask","edit":"ask","webfetch":"ask","task":"deny","windlass_*":"ask"}"#,
     )),
     minute_files: None,
     replays_late: false,
@@ -103,14 +103,15 @@ const GEMINI: AcpTraits = AcpTraits {
     replays_late: true,
 };
 
-/// Settings that keep gemini quiet and bound its retries. With its retention of sessions, gemini removes a conversation
+/// Settings that keep gemini quiet and bound its retries. A connection that the session's proxy loses, for example with
+/// its node, is tried again. With its retention of sessions, gemini removes a conversation
 /// after it was resumed once.
 const GEMINI_SETTINGS: &str = r#"{
   "general": {
     "enableAutoUpdate": false,
     "enableAutoUpdateNotification": false,
     "maxAttempts": 4,
-    "retryFetchErrors": false,
+    "retryFetchErrors": true,
     "sessionRetention": { "enabled": false }
   },
   "privacy": { "usageStatisticsEnabled": false },
@@ -126,6 +127,7 @@ const GEMINI_SETTINGS: &str = r#"{
 #[derive(Debug, Default)]
 pub struct Acp {
     traits: AcpTraits,
+    mcp_server: Option<McpServerCommand>,
     cwd: PathBuf,
     resume: Option<String>,
     session: String,
@@ -133,12 +135,18 @@ pub struct Acp {
     last_request: u64,
     pending: Option<AcpRequest>,
     stage: AcpStage,
-    can_resume: bool,
-    takes_images: bool,
+    abilities: AcpAbilities,
     is_cancelled: bool,
     asked: u64,
     /// The agent's numbers of the permissions that it waits for.
     questions: BTreeMap<String, Value>,
+}
+
+/// What the agent told about itself.
+#[derive(Debug, Default, Clone, Copy)]
+struct AcpAbilities {
+    can_resume: bool,
+    takes_images: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -167,6 +175,7 @@ impl Acp {
 
 impl Engine for Acp {
     fn command(&mut self, settings: &AgentSettings, _resume: Option<&str>) -> EngineCommand {
+        self.mcp_server.clone_from(&settings.mcp_server);
         let traits = &self.traits;
         let mut arguments: Vec<String> = settings.request.arguments.clone();
         arguments.extend(traits.arguments.iter().map(ToString::to_string));
@@ -203,7 +212,7 @@ impl Engine for Acp {
 
     fn step(&mut self, input: EngineInput<'_>) -> Vec<EngineOutput> {
         match input {
-            EngineInput::Begin { resume } => self.begin(resume),
+            EngineInput::Begin { resume, .. } => self.begin(resume),
             EngineInput::Line(line) => self.take(line),
             EngineInput::Prompt(prompt) => self.prompt(prompt),
             EngineInput::Decide { permission, option } => {
@@ -234,7 +243,8 @@ impl Acp {
     fn begin(&mut self, resume: Option<&str>) -> Vec<EngineOutput> {
         let cwd = std::env::current_dir().unwrap_or_default();
         let resume = resume.map(str::to_owned);
-        *self = Self { traits: self.traits, cwd, resume, ..Self::default() };
+        let (traits, mcp_server) = (self.traits, self.mcp_server.take());
+        *self = Self { traits, mcp_server, cwd, resume, ..Self::default() };
         let params = json!({
             "protocolVersion": 1,
             "clientCapabilities": {
@@ -267,11 +277,12 @@ impl Acp {
         match (self.pending.take_if(|_| is_pending), failure(line)) {
             (Some(AcpRequest::Initialize), None) => {
                 let capabilities = &result["agentCapabilities"];
-                self.can_resume = capabilities["sessionCapabilities"]["resume"].is_object();
-                self.takes_images =
+                self.abilities.can_resume =
+                    capabilities["sessionCapabilities"]["resume"].is_object();
+                self.abilities.takes_images =
                     capabilities["promptCapabilities"]["image"].as_bool() == Some(true);
                 let can_load = capabilities["loadSession"].as_bool() == Some(true);
-                if self.resume.is_some() && !self.can_resume && !can_load {
+                if self.resume.is_some() && !self.abilities.can_resume && !can_load {
                     let message = "this agent cannot resume conversations";
                     return vec![EngineOutput::Failed(error(error_name::RESUME, message))];
                 }
@@ -291,12 +302,19 @@ impl Acp {
     }
 
     fn open_session(&mut self) -> EngineOutput {
-        let mut params = json!({ "cwd": self.cwd, "mcpServers": [] });
+        let server = self.mcp_server.iter().map(|server| {
+            json!({
+                "name": McpServerCommand::NAME, "command": server.program,
+                "args": server.arguments, "env": [],
+            })
+        });
+        let servers: Vec<Value> = server.collect();
+        let mut params = json!({ "cwd": self.cwd, "mcpServers": servers });
         let method = match &self.resume {
             None => "session/new",
             Some(id) => {
                 params["sessionId"] = json!(id);
-                if self.can_resume { "session/resume" } else { "session/load" }
+                if self.abilities.can_resume { "session/resume" } else { "session/load" }
             }
         };
         self.request(AcpRequest::OpenSession, method, &params)
@@ -332,7 +350,7 @@ impl Acp {
         self.is_cancelled = false;
         let mut blocks = vec![json!({ "type": "text", "text": prompt.text })];
         for file in &prompt.files {
-            let block = match file.image.filter(|_| self.takes_images) {
+            let block = match file.image.filter(|_| self.abilities.takes_images) {
                 Some(mime) => {
                     let data = STANDARD.encode(&file.bytes);
                     json!({ "type": "image", "mimeType": mime, "data": data })

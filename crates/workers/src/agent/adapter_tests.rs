@@ -4,6 +4,7 @@ use serde_json::Value;
 use windlass_protocol::agent::AgentEventKind;
 
 use super::engine::{Engine, EngineInput, EngineOutput};
+use super::prompt::Prompt;
 
 /// What the outputs are, one line each.
 pub fn shown(outputs: &[EngineOutput]) -> String {
@@ -15,6 +16,7 @@ pub fn shown(outputs: &[EngineOutput]) -> String {
                 None => format!("send {}", sorted(line)),
             }
         }
+        EngineOutput::SendLast(text) => format!("send last {text}"),
         EngineOutput::Ready { id } => format!("ready {id}"),
         EngineOutput::Event(kind) => event(kind),
         EngineOutput::Ask(question) => format!("ask {} {:?}", question.id, question.title),
@@ -65,6 +67,12 @@ fn event(kind: &AgentEventKind) -> String {
         AgentEventKind::Notice { text, id } => format!("notice {id:?} {text}"),
         other => format!("{other:?}"),
     }
+}
+
+/// Tells an adapter that its process has started.
+pub fn begin(engine: &mut dyn Engine, resume: Option<&str>) -> Vec<EngineOutput> {
+    let prompt = Prompt { text: "hello".to_owned(), files: Vec::new() };
+    engine.step(EngineInput::Begin { resume, prompt: &prompt })
 }
 
 /// Feeds an adapter its own lines and returns what follows from them. `rows`: a line of the engine, what follows.

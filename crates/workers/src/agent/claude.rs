@@ -17,7 +17,7 @@ use super::engine::{
     Engine, EngineCommand, EngineEnd, EngineInput, EngineOutput, Question, error, text_at,
 };
 use super::prompt::Prompt;
-use super::settings::AgentSettings;
+use super::settings::{AgentSettings, McpServerCommand};
 
 /// How often claude repeats a request to its model.
 const RETRIES: &str = "4";
@@ -75,6 +75,13 @@ impl Engine for Claude {
         }
         if let Some(model) = &settings.request.model {
             arguments.extend(["--model".to_owned(), model.clone()]);
+        }
+        if let Some(server) = &settings.mcp_server {
+            let server = json!({
+                "type": "stdio", "command": server.program, "args": server.arguments,
+            });
+            let servers = json!({ "mcpServers": { McpServerCommand::NAME: server } });
+            arguments.extend(["--mcp-config".to_owned(), servers.to_string()]);
         }
         // Claude writes a conversation to the disk with its first turn. An id of this process that had none is new.
         let is_unused = resume == Some(&self.session) && !self.is_resumed && !self.has_begun;

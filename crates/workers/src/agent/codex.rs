@@ -1,6 +1,8 @@
-//! The adapter for codex, by `codex app-server`: JSON lines, requests in both directions.
+//! The adapter for codex, by `codex app-server`: JSON lines, requests in both directions. [`exec`] is for a codex that
+//! does not know `app-server`.
 
 mod approvals;
+mod exec;
 mod items;
 #[cfg(test)]
 mod tests;
@@ -15,7 +17,7 @@ use windlass_protocol::agent::{
 use self::approvals::OpenApproval;
 use super::engine::{Engine, EngineCommand, EngineEnd, EngineInput, EngineOutput, error, text_at};
 use super::prompt::Prompt;
-use super::settings::AgentSettings;
+use super::settings::{AgentSettings, McpServerCommand};
 
 /// The numbers of the requests that the adapter sends. Each is open at most once.
 const INITIALIZE: u64 = 1;
@@ -33,6 +35,9 @@ const QUIET: [&str; 5] = [
     "features.shell_snapshot=false",
 ];
 
+/// How long codex waits for a tool: longer than the longest wait of the session's tools, which is 600 s.
+const TOOL_TIMEOUT_S: u64 = 660;
+
 /// Notifications that say nothing about the turn.
 const NOISE: [&str; 12] = [
     "remoteControl/status/changed",
@@ -49,13 +54,22 @@ const NOISE: [&str; 12] = [
     "item/commandExecution/terminalInteraction",
 ];
 
+/// What every `codex app-server` of a session gets.
+#[derive(Debug, Default)]
+struct CodexSetup {
+    model: Option<String>,
+    mcp_server: Option<McpServerCommand>,
+    policy: PermissionPolicy,
+}
+
 /// The state of one `codex app-server`.
 #[derive(Debug, Default)]
 pub struct Codex {
-    model: Option<String>,
-    policy: PermissionPolicy,
+    setup: CodexSetup,
     resume: Option<String>,
     thread: String,
+    /// Codex has written a line.
+    has_answered: bool,
     /// The running turn, from `turn/started` on.
     turn: Option<String>,
     /// A prompt was sent, and its turn is not completed.
@@ -80,8 +94,11 @@ enum CodexInterrupt {
 
 impl Engine for Codex {
     fn command(&mut self, settings: &AgentSettings, _resume: Option<&str>) -> EngineCommand {
-        self.model.clone_from(&settings.request.model);
-        self.policy = settings.permissions();
+        self.setup = CodexSetup {
+            model: settings.request.model.clone(),
+            mcp_server: settings.mcp_server.clone(),
+            policy: settings.permissions(),
+        };
         let quiet = QUIET.iter().flat_map(|setting| ["-c".to_owned(), (*setting).to_owned()]);
         let own = settings.request.arguments.iter().cloned();
         EngineCommand {
@@ -90,9 +107,14 @@ impl Engine for Codex {
         }
     }
 
+    /// A codex that does not know `app-server` ends at once.
+    fn fallback(&self) -> Option<Box<dyn Engine>> {
+        (!self.has_answered).then(|| Box::<exec::CodexExec>::default() as Box<dyn Engine>)
+    }
+
     fn step(&mut self, input: EngineInput<'_>) -> Vec<EngineOutput> {
         match input {
-            EngineInput::Begin { resume } => self.begin(resume),
+            EngineInput::Begin { resume, .. } => self.begin(resume),
             EngineInput::Line(line) => self.take(line),
             EngineInput::Prompt(prompt) => self.prompt(prompt),
             EngineInput::Decide { permission, option } => self.answer(permission, &option.id),
@@ -104,8 +126,9 @@ impl Engine for Codex {
 
 impl Codex {
     fn begin(&mut self, resume: Option<&str>) -> Vec<EngineOutput> {
-        let (model, policy) = (self.model.take(), self.policy);
-        *self = Self { model, policy, resume: resume.map(str::to_owned), ..Self::default() };
+        let resume = resume.map(str::to_owned);
+        let setup = std::mem::take(&mut self.setup);
+        *self = Self { setup, resume, ..Self::default() };
         let params = json!({
             "clientInfo": { "name": "windlass", "version": env!("CARGO_PKG_VERSION") },
             "capabilities": { "experimentalApi": true },
@@ -114,6 +137,7 @@ impl Codex {
     }
 
     fn take(&mut self, line: &Value) -> Vec<EngineOutput> {
+        self.has_answered = true;
         match (line["method"].as_str(), line.get("id")) {
             (Some(method), Some(id)) => self.asked(method, id, &line["params"]),
             (Some(method), None) => self.told(method, &line["params"]),
@@ -153,13 +177,20 @@ impl Codex {
 
     fn open_thread(&self) -> EngineOutput {
         // The session is the sandbox. Codex's own cannot be nested in it.
-        let approval = match self.policy {
+        let approval = match self.setup.policy {
             PermissionPolicy::Allow => "never",
             PermissionPolicy::Ask | PermissionPolicy::Refuse => "untrusted",
         };
         let mut params = json!({ "approvalPolicy": approval, "sandbox": "danger-full-access" });
-        if let Some(model) = &self.model {
+        if let Some(model) = &self.setup.model {
             params["model"] = json!(model);
+        }
+        if let Some(server) = &self.setup.mcp_server {
+            params["config"] = json!({ "mcp_servers": { McpServerCommand::NAME: {
+                "command": server.program,
+                "args": server.arguments,
+                "tool_timeout_sec": TOOL_TIMEOUT_S,
+            }}});
         }
         match &self.resume {
             None => request(THREAD, "thread/start", params),

@@ -18,12 +18,13 @@ use tokio::select;
 use tokio::signal::unix::Signal;
 use tokio::time::{sleep_until, timeout};
 use windlass_protocol::agent::{
-    AgentError, AgentEvent, AgentEventKind, MIME, ResumeToken, error_name,
+    AgentError, AgentEvent, AgentEventKind, MCP_TOOL, MIME, ResumeToken, error_name,
 };
 use windlass_protocol::worker::{FromWorker, WorkerError, WorkerOutcome};
 use windlass_protocol::{CallNo, Stream, TurnNo};
 use windlass_worker_kit::{KeeperMessage, Link, StartupFigures, capability};
 
+use super::door::EngineDoor;
 use super::engine::{Engine, EngineEnd, EngineInput, error};
 use super::permissions::PermissionDesk;
 use super::process::{EngineActivity, EngineProcess, LOG_FILE};
@@ -32,6 +33,8 @@ use super::recorder::TurnRecorder;
 use super::settings::AgentSettings;
 use crate::link_socket::LinkWatch;
 use crate::outbox::Outbox;
+use crate::private_dir::PrivateDir;
+use crate::socket_calls::SocketCalls;
 
 /// Bytes of frames that wait for the keeper from which on the engine's output is not read.
 const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -63,7 +66,10 @@ pub struct AgentDriver {
     process: Option<EngineProcess>,
     conversation: SessionConversation,
     turn: Option<AgentTurn>,
-    calls: u64,
+    /// MCP requests of the engine, and the numbers of all calls.
+    requests: SocketCalls,
+    /// Where the engine's MCP server finds the worker.
+    socket_dir: Option<PrivateDir>,
 }
 
 /// The conversation of this session.
@@ -89,6 +95,13 @@ struct AgentTurn {
     /// When the turn was interrupted.
     interrupted_at: Option<Instant>,
     claim_tries: u32,
+}
+
+impl AgentTurn {
+    /// Whether the turn waits for its conversation.
+    fn is_claiming(&self) -> bool {
+        matches!(self.stage, TurnStage::Claiming { .. })
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,7 +131,14 @@ enum DriverEnd {
 }
 
 impl AgentDriver {
-    pub fn new(link: Link, engine: Box<dyn Engine>, settings: AgentSettings) -> io::Result<Self> {
+    pub fn new(
+        link: Link,
+        engine: Box<dyn Engine>,
+        mut settings: AgentSettings,
+    ) -> io::Result<Self> {
+        // Without a socket the engine runs too, and has no tools of the session.
+        let door = EngineDoor::open().unwrap_or_default();
+        settings.mcp_server = door.command;
         let home = std::env::home_dir().ok_or_else(|| io::Error::other("HOME is not set"))?;
         let token = settings.request.resume.clone();
         Ok(Self {
@@ -132,7 +152,8 @@ impl AgentDriver {
             process: None,
             conversation: SessionConversation { token, ..SessionConversation::default() },
             turn: None,
-            calls: 0,
+            requests: SocketCalls::repeated(door.requests, MCP_TOOL),
+            socket_dir: door.dir,
         })
     }
 
@@ -147,6 +168,9 @@ impl AgentDriver {
         };
         if let Some(process) = self.process.take() {
             process.kill().await;
+        }
+        if let Some(dir) = &self.socket_dir {
+            dir.remove();
         }
         if end == DriverEnd::Shutdown {
             self.outbox.plain(FromWorker::SessionEnd { reason: "shutdown".to_owned() });
@@ -166,7 +190,9 @@ impl AgentDriver {
                 None => std::future::pending().await,
             }
         };
-        let reads = self.outbox.waiting_bytes() < WAITING_BYTES_MAX;
+        // What an engine tells before the turn has its conversation waits, so that `started` comes first.
+        let is_claiming = self.turn.as_ref().is_some_and(AgentTurn::is_claiming);
+        let reads = self.outbox.waiting_bytes() < WAITING_BYTES_MAX && !is_claiming;
         let process = &mut self.process;
         let activity = async {
             match process {
@@ -195,6 +221,10 @@ impl AgentDriver {
                 EngineActivity::Line(line) => self.take_line(line).await,
                 EngineActivity::Closed => self.engine_ended().await,
             },
+            event = self.requests.next() => {
+                let running = self.turn.as_ref().map(|turn| turn.number);
+                self.requests.take(event, running, &mut self.outbox);
+            }
             () = wake => self.pass_time().await,
             _ = sigint.recv() => {}
         }
@@ -269,6 +299,7 @@ impl AgentDriver {
             }
             KeeperMessage::ToolResult { turn, call, ok, body } => {
                 self.claim_answered(turn, call, ok, &body).await;
+                self.requests.answer(turn, call, ok, &body, &mut self.outbox);
             }
             KeeperMessage::Fork { .. } => {}
             KeeperMessage::Shutdown { .. } => return Some(DriverEnd::Shutdown),
@@ -345,6 +376,15 @@ impl AgentDriver {
             return self.stop_turn(end).await;
         }
         self.end_turn(end);
+        if self.engine.runs_one_turn() {
+            // The next turn has a process of its own. Those who wait for this turn learn of its end first.
+            let _ = self.outbox.flush();
+            self.conversation.is_ready = false;
+            if let Some(mut process) = self.process.take() {
+                let _ = timeout(LAST_LINES_TIME, process.ended()).await;
+                process.kill().await;
+            }
+        }
     }
 
     /// The engine's output is closed.
@@ -366,6 +406,12 @@ impl AgentDriver {
             },
             Err(_) => "it closed its output".to_owned(),
         };
+        if turn.stage == TurnStage::Starting
+            && let Some(other) = self.engine.fallback()
+        {
+            self.engine = other;
+            return Box::pin(self.start_process()).await;
+        }
         let log = self.home.join(LOG_FILE);
         let (engine, log) = (&self.settings.engine, log.display());
         let message = format!("{engine} ended in the turn ({how}); its log is {log}");
@@ -388,6 +434,7 @@ impl AgentDriver {
         let number = turn.number;
         self.turn = Some(turn);
         self.act(acts);
+        self.requests.end_turn();
         let Some(mut turn) = self.turn.take() else { return };
         let outcome = match (&end.error, end.interrupted) {
             (_, true) => WorkerOutcome::Interrupted,

@@ -21,6 +21,16 @@ pub trait Engine: Send {
         None
     }
 
+    /// Whether a process of the engine runs one turn, and ends by itself after it.
+    fn runs_one_turn(&self) -> bool {
+        false
+    }
+
+    /// Another way to run the engine, after its process ended before it was ready.
+    fn fallback(&self) -> Option<Box<dyn Engine>> {
+        None
+    }
+
     /// Takes one input and says what follows from it, in order.
     fn step(&mut self, input: EngineInput<'_>) -> Vec<EngineOutput>;
 }
@@ -40,7 +50,7 @@ pub struct EngineCommand {
 #[derive(Debug)]
 pub enum EngineInput<'a> {
     /// The process has started.
-    Begin { resume: Option<&'a str> },
+    Begin { resume: Option<&'a str>, prompt: &'a Prompt },
     /// The process has written a line.
     Line(&'a Value),
     /// Begin a turn. Only after [`EngineOutput::Ready`], and not during a turn.
@@ -57,6 +67,8 @@ pub enum EngineInput<'a> {
 pub enum EngineOutput {
     /// Write this line to the process.
     Send(Value),
+    /// Write this text to the process, and close its input.
+    SendLast(String),
     /// The engine takes prompts for the conversation with this id.
     Ready {
         id: String,

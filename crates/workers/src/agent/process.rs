@@ -56,7 +56,8 @@ pub struct EngineProcess {
     searched: usize,
     /// Bytes of a line that is too long and is being skipped.
     skipped: usize,
-    input: mpsc::UnboundedSender<Vec<u8>>,
+    /// Absent when the input is closed.
+    input: Option<mpsc::UnboundedSender<Vec<u8>>>,
     /// Bytes that wait until the engine reads them.
     unread: Arc<AtomicUsize>,
 }
@@ -124,7 +125,7 @@ impl EngineProcess {
             received: BytesMut::new(),
             searched: 0,
             skipped: 0,
-            input,
+            input: Some(input),
             unread,
         })
     }
@@ -133,8 +134,19 @@ impl EngineProcess {
     pub fn send(&self, line: &Value) {
         let mut bytes = line.to_string().into_bytes();
         bytes.push(b'\n');
+        self.send_bytes(bytes);
+    }
+
+    /// Sends a text and closes the input. Never waits.
+    pub fn send_last(&mut self, text: String) {
+        self.send_bytes(text.into_bytes());
+        self.input = None;
+    }
+
+    fn send_bytes(&self, bytes: Vec<u8>) {
+        let Some(input) = &self.input else { return };
         self.unread.fetch_add(bytes.len(), Ordering::Relaxed);
-        let _ = self.input.send(bytes);
+        let _ = input.send(bytes);
     }
 
     /// Whether the engine leaves so much unread that nothing more of it is read.

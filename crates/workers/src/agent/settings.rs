@@ -14,6 +14,21 @@ pub struct AgentSettings {
     pub command: Vec<String>,
     #[serde(flatten)]
     pub request: AgentRequest,
+    /// The MCP server that the engine gets, with the session's tools. Absent if there is none.
+    #[serde(skip)]
+    pub mcp_server: Option<McpServerCommand>,
+}
+
+/// The MCP server of an engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct McpServerCommand {
+    pub program: String,
+    pub arguments: Vec<String>,
+}
+
+impl McpServerCommand {
+    /// The name by which the engine knows the server.
+    pub const NAME: &'static str = "windlass";
 }
 
 impl AgentSettings {

@@ -18,11 +18,11 @@ use windlass_worker_kit::{KeeperMessage, Link, StartupFigures};
 use super::displays::Displays;
 use super::input::{InputAnswer, UnreadInput};
 use super::kernel::KernelProcess;
-use super::tool_calls::KernelToolCalls;
 use super::turn::{KernelTurn, TurnEvent, TurnStep};
 use super::wire::{Channels, KernelArrival, KernelMessage};
 use crate::link_socket::LinkWatch;
 use crate::outbox::Outbox;
+use crate::socket_calls::SocketCalls;
 
 /// Bytes of frames that wait for the keeper from which on the kernel is stopped. A kernel drops output that
 /// nobody reads, so the worker always reads, and stops the kernel instead.
@@ -97,7 +97,7 @@ pub struct Adapter {
     last_turn: Option<TurnNo>,
     input: UnreadInput,
     displays: Displays,
-    tools: KernelToolCalls,
+    tools: SocketCalls,
     malformed: u64,
 }
 
@@ -107,7 +107,7 @@ impl Adapter {
         process: KernelProcess,
         channels: Channels,
         traits: KernelTraits,
-        tools: KernelToolCalls,
+        tools: SocketCalls,
     ) -> io::Result<Self> {
         Ok(Self {
             link_watch: LinkWatch::new(&link)?,
@@ -271,7 +271,9 @@ impl Adapter {
                     self.apply(TurnEvent::InterruptAsked);
                 }
             }
-            KeeperMessage::ToolResult { call, ok, body, .. } => self.tools.answer(call, ok, &body),
+            KeeperMessage::ToolResult { turn, call, ok, body } => {
+                self.tools.answer(turn, call, ok, &body, &mut self.outbox);
+            }
             KeeperMessage::Shutdown { grace } => return Some(WorkerEnd::Shutdown { grace }),
             KeeperMessage::Closed => return Some(WorkerEnd::KeeperGone),
             // This worker does not have the capability.

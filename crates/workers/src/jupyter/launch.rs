@@ -15,8 +15,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use windlass_kernelspecs::KernelSpec;
 
 use super::kernel::KernelProcess;
-use super::private_dir::{PrivateDir, random_hex};
 use super::wire::{Channels, KernelArrival, KernelMessage};
+use crate::private_dir::{PrivateDir, random_hex};
 
 /// How long a kernel may take to answer. The keeper waits 30 s for the worker.
 const START_TIME: Duration = Duration::from_secs(28);

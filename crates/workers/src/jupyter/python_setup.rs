@@ -8,8 +8,8 @@ use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::private_dir::PrivateDir;
 use super::wire::{Channels, KernelArrival, silent_request};
+use crate::private_dir::PrivateDir;
 use crate::tool_socket::{ToolEvent, serve};
 
 const STREAMS: &str = include_str!("streams.py");

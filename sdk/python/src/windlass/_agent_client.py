@@ -46,6 +46,7 @@ class _AgentSettings:
         stall: Optional[float] = None,
         arguments: tuple[str, ...] = (),
         workspace: Optional[PathText] = None,
+        branch: Union[bool, str] = False,
         policy: Optional[PolicyArgument] = None,
         program: Optional[PathText] = None,
         env: Optional[Mapping[str, str]] = None,
@@ -66,6 +67,8 @@ class _AgentSettings:
             idle=idle,
             deadline=None,
         )
+        if branch:
+            body["copy_workspace"] = "all" if branch == "all" else "needed"
         self.body = agents.with_agent(
             body,
             resume=resume,

@@ -89,6 +89,8 @@ class CreateSession(TypedDict, total=False):
 
     # Settings of an agent. Only the workers `agent` and `acp` have them.
     agent: Optional[AgentRequest]
+    # The code works in a copy of `workspace`, in a new directory of the node, and `workspace` stays as it is. The reply names the directories that are not in the copy.
+    copy_workspace: Optional[CopyScope]
     # The deadline of turns that set none themselves. Default: the node's deadline, one day unless the node was started with another.
     deadline_ms: Optional[int]
     # Environment variables to add.
@@ -105,6 +107,8 @@ class CreateSession(TypedDict, total=False):
     output_quota_bytes: Optional[int]
     # The owner of the session. A tool host can offer its tools to all sessions of one owner.
     owner: Optional[Owner]
+    # The live session whose child this session is. A child has its parent's policy, workspace and owner, so the request names none of them, and it ends with its parent.
+    parent: Optional[SessionId]
     # What the code may access. Default: the preset `workspace`.
     policy: Optional[PolicyRequest]
     # Gives the code a terminal of this size. Only the worker `shell` has terminals.
@@ -124,6 +128,10 @@ class _Created(TypedDict):
 class Created(_Created, total=False):
     """The reply of `POST /v1/sessions`."""
 
+    # Directories that are not in the copy of the workspace, at most 64.
+    left_out: list[LeftOutDirectory]
+    # Number of further directories that are not in the copy.
+    left_out_more: int
     # The first turn, if the request has one.
     turn: Optional[Turn]
 
@@ -1079,6 +1087,8 @@ class Session(_Session, total=False):
     capabilities: Optional[list[str]]
     # How the policy is enforced. Absent until a worker was started under it.
     confinement: Optional[Confinement]
+    # The directory that the workspace is a copy of.
+    copied_from: Optional[str]
     # The default deadline of turns that the session was created with. Absent: the node's default.
     deadline_ms: Optional[int]
     ended: Optional[Ended]
@@ -1093,6 +1103,8 @@ class Session(_Session, total=False):
     kind: str
     # The owner of the session.
     owner: Optional[Owner]
+    # The session whose child this session is.
+    parent: Optional[SessionId]
     # What the session's code may access.
     policy: Optional[Policy]
     # The conversation of the session's agent. Absent until the agent has begun one.

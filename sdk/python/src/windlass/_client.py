@@ -98,7 +98,8 @@ class Windlass:
     def agent(self, engine: str, **settings: Any) -> Agent:
         """An agent: `codex`, `claude`, `opencode`, `gemini` or `acp:COMMAND`. Settings: `resume`, `model`,
         `permissions` (`allow`, `ask`, `refuse`), `permission_deadline`, `stall`, `arguments`, `program`,
-        and those of `session`: `workspace`, `policy`, `env`, `id`, `owner`, `idle`."""
+        and those of `session`: `workspace`, `policy`, `env`, `id`, `owner`, `idle`. With `branch` it works
+        in a copy of the workspace (`"all"`: with environments, packages and caches)."""
         return Agent(self, engine, **settings)
 
     def _created(self, flow: calls.Flow[api.Session]) -> Session:

@@ -10,11 +10,11 @@ use anyhow::{Context as _, bail};
 use windlass_client::{Client, fresh_turn_id};
 use windlass_protocol::SessionId;
 use windlass_protocol::agent::{AgentRequest, PermissionPolicy, ResumeToken};
-use windlass_protocol::api::{CreateSession, Session, SubmitTurn};
+use windlass_protocol::api::{CopyScope, CreateSession, LeftOutDirectory, Session, SubmitTurn};
 use windlass_protocol::kinds::agent::ENGINES;
 
 use crate::answers::AnswerReader;
-use crate::commands::run::{after_command, create_in};
+use crate::commands::run::{after_command, request_in};
 use crate::follow::{CtrlC, FollowEnd, Person, SessionFollower, Shown};
 use crate::policy_options::PolicyOptions;
 use crate::session_guard::SessionGuard;
@@ -39,6 +39,7 @@ Exit code: 0 ok, 1 error, 130 interrupted, 124 deadline passed, 70 lost.
 Examples:
   windlass agent run claude \"explain this project\" --policy read-only
   windlass agent run codex \"fix the test\" --permissions ask
+  windlass agent run codex \"try it with sqlite\" --branch
   windlass agent run codex \"now add a test\" --resume codex:0199a213-81c0-7800-8aa1-bbab2a035a53
   windlass agent run \"acp:my-agent --stdio\" \"hello\"
   git diff | windlass agent run claude - --json")]
@@ -53,12 +54,15 @@ pub struct Args {
     #[arg(
         long,
         value_name = "ID",
-        conflicts_with_all = ["workspace", "program", "keep", "resume", "model", "permissions", "PolicyOptions"]
+        conflicts_with_all = ["workspace", "branch", "program", "keep", "resume", "model", "permissions", "PolicyOptions"]
     )]
     session: Option<SessionId>,
     /// The workspace; default: the current directory, unless it is a home
     #[arg(long = "in", value_name = "DIR")]
     workspace: Option<PathBuf>,
+    /// Work in a copy of the workspace, to try something; `all` also copies environments, packages and caches
+    #[arg(long, value_name = "WHAT", num_args = 0..=1, default_missing_value = "needed", require_equals = true)]
+    branch: Option<BranchScope>,
     /// Resume this conversation
     #[arg(long, value_name = "TOKEN", value_parser = |text: &str| ResumeToken::parse(text))]
     resume: Option<ResumeToken>,
@@ -122,10 +126,20 @@ async fn run_prompt(
             session
         }
         None => {
-            let workspace = WorkspaceChoice::choose(args.workspace.as_deref(), terminal)?;
-            let wanted = CreateSession { idle_s, ..wanted };
-            let program = args.program.as_deref();
-            guard.create(afterwards, create_in(&client, workspace, program, policy, wanted)).await?
+            let named = args.workspace.as_deref();
+            let workspace = WorkspaceChoice::choose_by(named, "--in", terminal)?;
+            let copy_workspace = args.branch.map(BranchScope::scope);
+            let wanted = CreateSession { idle_s, copy_workspace, ..wanted };
+            let create = request_in(&workspace, args.program.as_deref(), policy, wanted)?;
+            let mut left_out = None;
+            let made = async {
+                let created = client.create_session(&create).await?;
+                left_out = Some((created.left_out, created.left_out_more));
+                Ok(created.session)
+            };
+            let session = guard.create(afterwards, made).await?;
+            tell_branch(&session, left_out, terminal)?;
+            session
         }
     };
     let submit = SubmitTurn {
@@ -201,6 +215,45 @@ impl Args {
     }
 }
 
+/// What a branch has of the workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum BranchScope {
+    /// All except virtual environments, installed packages and caches
+    Needed,
+    All,
+}
+
+impl BranchScope {
+    fn scope(self) -> CopyScope {
+        match self {
+            Self::Needed => CopyScope::Needed,
+            Self::All => CopyScope::All,
+        }
+    }
+}
+
+/// Says where the agent works, if that is a copy, and what the copy does not have.
+fn tell_branch(
+    session: &Session,
+    left_out: Option<(Vec<LeftOutDirectory>, u64)>,
+    terminal: &mut Terminal,
+) -> anyhow::Result<()> {
+    let Some(from) = &session.copied_from else { return Ok(()) };
+    terminal.note(&format!("branch of {from}: {}", session.workspace))?;
+    let (left_out, more) = left_out.unwrap_or_default();
+    let mut names: Vec<String> = left_out.into_iter().map(|left| left.path).collect();
+    if more > 0 {
+        names.push(format!("{more} more"));
+    }
+    if !names.is_empty() {
+        terminal.note(&format!(
+            "the branch is without {}; --branch=all copies all",
+            names.join(", ")
+        ))?;
+    }
+    Ok(())
+}
+
 async fn finish(
     args: &Args,
     client: &Client,
@@ -232,6 +285,10 @@ async fn finish(
         let agent = format!("{quote}{}{quote}", args.agent);
         terminal
             .note(&format!("resume with: windlass agent run {agent} PROMPT --resume {token}"))?;
+    }
+    if let Some(from) = &session.copied_from {
+        let branch = &session.workspace;
+        terminal.note(&format!("compare with: git diff --no-index {from} {branch}"))?;
     }
     if args.keep {
         terminal.note(&format!("session {id} stays; end it with: windlass kill {id}"))?;

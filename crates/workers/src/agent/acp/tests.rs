@@ -1,6 +1,6 @@
 //! Tables of the adapter, with lines of opencode and gemini.
 
-use super::super::adapter_tests::{check, shown};
+use super::super::adapter_tests::{begin, check, shown};
 use super::*;
 
 const RESUMES: &str = r#"{"id":1,"result":{"agentCapabilities":{"loadSession":true,"sessionCapabilities":{"resume":{}}}}}"#;
@@ -10,7 +10,7 @@ const COMMANDS: &str = r#"{"method":"session/update","params":{"update":{"sessio
 
 fn running() -> Acp {
     let mut acp = Acp::other();
-    acp.step(EngineInput::Begin { resume: None });
+    begin(&mut acp, None);
     check(
         &mut acp,
         &[(LOADS, "send session/new"), (r#"{"id":2,"result":{"sessionId":"s1"}}"#, "ready s1")],
@@ -23,7 +23,7 @@ fn running() -> Acp {
 #[test]
 fn old_messages_of_a_resumed_conversation_are_not_told_again() {
     let mut opencode = Acp::opencode();
-    opencode.step(EngineInput::Begin { resume: Some("s1") });
+    begin(&mut opencode, Some("s1"));
     check(
         &mut opencode,
         &[
@@ -34,7 +34,7 @@ fn old_messages_of_a_resumed_conversation_are_not_told_again() {
         ],
     );
     let mut gemini = Acp::gemini();
-    gemini.step(EngineInput::Begin { resume: Some("s1") });
+    begin(&mut gemini, Some("s1"));
     check(
         &mut gemini,
         &[
@@ -46,7 +46,7 @@ fn old_messages_of_a_resumed_conversation_are_not_told_again() {
         ],
     );
     let mut plain = Acp::other();
-    plain.step(EngineInput::Begin { resume: Some("s1") });
+    begin(&mut plain, Some("s1"));
     check(
         &mut plain,
         &[(
@@ -55,7 +55,7 @@ fn old_messages_of_a_resumed_conversation_are_not_told_again() {
         )],
     );
     let mut missing = Acp::gemini();
-    missing.step(EngineInput::Begin { resume: Some("s1") });
+    begin(&mut missing, Some("s1"));
     check(
         &mut missing,
         &[

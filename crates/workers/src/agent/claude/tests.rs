@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::super::adapter_tests::{check, shown};
+use super::super::adapter_tests::{begin, check, shown};
 use super::*;
 
 fn settings(resume: Option<&str>) -> (Claude, EngineCommand) {
@@ -17,7 +17,7 @@ fn settings(resume: Option<&str>) -> (Claude, EngineCommand) {
 
 fn running(resume: Option<&str>) -> Claude {
     let (mut claude, _) = settings(resume);
-    claude.step(EngineInput::Begin { resume });
+    begin(&mut claude, resume);
     let prompt = Prompt { text: "hi".into(), files: Vec::new() };
     assert_eq!(shown(&claude.step(EngineInput::Prompt(&prompt))), "send user");
     claude
@@ -28,12 +28,12 @@ fn a_conversation_is_begun_or_resumed_by_a_flag() {
     let (mut claude, command) = settings(Some("5f2c"));
     assert!(command.arguments.ends_with(&["--resume".to_owned(), "5f2c".to_owned()]));
     assert!(!command.arguments.contains(&"bypassPermissions".to_owned()));
-    assert_eq!(shown(&claude.step(EngineInput::Begin { resume: Some("5f2c") })), "ready 5f2c");
+    assert_eq!(shown(&begin(&mut claude, Some("5f2c"))), "ready 5f2c");
     let (mut claude, command) = settings(None);
     let id = command.arguments.last().unwrap().clone();
     assert_eq!(command.arguments[command.arguments.len() - 2], "--session-id");
     assert_eq!((id.len(), id.as_bytes()[14]), (36, b'4'));
-    claude.step(EngineInput::Begin { resume: None });
+    begin(&mut claude, None);
     // Nothing of the conversation is on the disk yet, so it cannot be resumed.
     let again: AgentSettings =
         serde_json::from_value(json!({"engine": "claude", "command": ["claude"]})).unwrap();

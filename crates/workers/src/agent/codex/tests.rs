@@ -3,7 +3,7 @@
 use serde_json::json;
 use windlass_protocol::agent::{OptionKind, PermissionOption};
 
-use super::super::adapter_tests::{check, shown, sorted};
+use super::super::adapter_tests::{begin, check, shown, sorted};
 use super::*;
 
 const READY: &[(&str, &str)] = &[
@@ -17,7 +17,7 @@ const READY: &[(&str, &str)] = &[
 
 fn begun(resume: Option<&str>) -> Codex {
     let mut codex = Codex::default();
-    assert_eq!(shown(&codex.step(EngineInput::Begin { resume })), "send initialize");
+    assert_eq!(shown(&begin(&mut codex, resume)), "send initialize");
     codex
 }
 

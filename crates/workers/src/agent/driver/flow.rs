@@ -18,8 +18,7 @@ use super::{AgentDriver, CLAIM_TRIES_MAX, ClaimTime, TurnStage};
 impl AgentDriver {
     /// Asks the node for the conversation. The node answers when no other turn has it.
     pub(super) fn claim(&mut self, token: ResumeToken, since: ClaimTime) {
-        self.calls += 1;
-        let call = CallNo(self.calls);
+        let call = self.requests.number();
         let Some(turn) = &mut self.turn else { return };
         let (number, name) = (turn.number, token.claim_name());
         turn.claim_tries += 1;
@@ -116,7 +115,9 @@ impl AgentDriver {
         match EngineProcess::start(&self.settings.command, &command, &self.home) {
             Ok(process) => {
                 self.process = Some(process);
-                let outputs = self.engine.step(EngineInput::Begin { resume: id.as_deref() });
+                let Some(turn) = &self.turn else { return };
+                let begin = EngineInput::Begin { resume: id.as_deref(), prompt: &turn.prompt };
+                let outputs = self.engine.step(begin);
                 self.follow(outputs, None).await;
             }
             Err(cause) => {
@@ -159,6 +160,11 @@ impl AgentDriver {
         for output in outputs {
             match output {
                 EngineOutput::Send(line) => self.send(&line),
+                EngineOutput::SendLast(text) => {
+                    if let Some(process) = &mut self.process {
+                        process.send_last(text);
+                    }
+                }
                 EngineOutput::Ready { id } => self.engine_ready(&id),
                 EngineOutput::Event(kind) => self.take_event(kind, raw.as_ref()),
                 EngineOutput::Ask(question) => {

@@ -1,4 +1,5 @@
-//! A directory that only this worker's user can read: connection file, sockets of the kernel, tool socket.
+//! A directory that only this worker's user can read, for sockets and files that the worker shares with the process
+//! that it runs.
 
 use std::env;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -17,7 +18,7 @@ const PATH_BYTES_MAX: usize = 90;
 /// confined session.
 const OTHERS: [&str; 4] = ["/tmp", "/run", "/var/tmp", "/dev/shm"];
 
-/// The directory of one kernel.
+/// The directory of one worker.
 #[derive(Debug)]
 pub struct PrivateDir {
     path: PathBuf,
@@ -27,8 +28,8 @@ pub struct PrivateDir {
 impl PrivateDir {
     /// Makes the directory in TMPDIR, or in another directory for temporary files if this session cannot make a
     /// unix socket there.
-    pub fn create() -> io::Result<Self> {
-        let name = format!("windlass-jupyter-{}", random_hex(8)?);
+    pub fn create(worker: &str) -> io::Result<Self> {
+        let name = format!("windlass-{worker}-{}", random_hex(8)?);
         let mut without_sockets = Err(io::ErrorKind::NotFound.into());
         let parents = std::iter::once(env::temp_dir()).chain(OTHERS.map(PathBuf::from));
         for path in parents.map(|parent| parent.join(&name)) {

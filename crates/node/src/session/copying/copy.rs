@@ -31,14 +31,14 @@ pub(crate) struct NotCopied {
 
 /// What the copy has instead of an installed directory (`.venv`, `node_modules`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum InstalledDirs {
+pub(in crate::session) enum InstalledDirs {
     /// A symlink to the original's directory, which the twin can read and not write.
     Link,
     Omit,
 }
 
 /// Copies the workspace at `from`, a recorded path, into `to`. Returns what was left out.
-pub(super) fn copy(
+pub(in crate::session) fn copy(
     from: &Path,
     to: &Directory,
     scope: CopyScope,
