@@ -52,7 +52,9 @@ async fn respond(door: Door, request: Vec<u8>) -> Vec<u8> {
         if matches!(message, JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_)) {
             let Some(requested) = requested else { return bytes(&message) };
             let mut response = serde_json::to_value(message).unwrap_or_default();
-            response["result"]["protocolVersion"] = requested;
+            if response["result"].is_object() {
+                response["result"]["protocolVersion"] = requested;
+            }
             return bytes(&response);
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rmcp::model::{CallToolResponse, InputResponses};
 use windlass_client::{Client, fresh_turn_id};
-use windlass_protocol::api::{SubmitTurn, Turn, TurnQuery, TurnState};
+use windlass_protocol::api::{StdinWait, SubmitTurn, Turn, TurnQuery, TurnState};
 use windlass_protocol::{ErrorCode, SessionId, TurnId};
 
 use crate::call::ClientCall;
@@ -149,7 +149,7 @@ impl<'c> TurnFollower<'c> {
                 input::send(self.client, &self.session, &self.turn, &text).await?;
                 self.wait_and_see_through().await
             }
-            UserAnswer::Declined => match self.refuse_permission().await? {
+            UserAnswer::Declined => match self.refuse_permission(None).await? {
                 true => self.wait_and_see_through().await,
                 false => self.reply_refused().await,
             },
@@ -183,7 +183,7 @@ impl<'c> TurnFollower<'c> {
                             self.wait_anew();
                         }
                         AskOutcome::Answered(UserAnswer::Declined)
-                            if self.refuse_permission().await? =>
+                            if self.refuse_permission(turn.stdin_wait.clone()).await? =>
                         {
                             self.wait_anew();
                         }
@@ -266,8 +266,8 @@ impl<'c> TurnFollower<'c> {
         Err(fault)
     }
 
-    async fn refuse_permission(&self) -> Result<bool, Fault> {
-        input::refuse_permission(self.client, &self.session, &self.turn).await
+    async fn refuse_permission(&self, shown: Option<StdinWait>) -> Result<bool, Fault> {
+        input::refuse_permission(self.client, &self.session, &self.turn, shown).await
     }
 
     /// Interrupts the turn of a cancelled call. The submit that the call has given up may still be on its way to the node.

@@ -117,24 +117,31 @@ pub(crate) async fn send_from_model(
     turn: &TurnId,
     line: &str,
 ) -> Result<(), Fault> {
-    let now = client.turn(session, turn, TurnQuery::default()).await?;
-    let is_permission = now.stdin_wait.as_ref().and_then(PermissionPrompt::of).is_some();
-    if is_permission && is_agent(&client.session(session).await?.kind) {
+    // An agent asks for nothing but permissions.
+    if is_agent(&client.session(session).await?.kind) {
         return Err(Fault::Permission(session.clone()));
     }
     send(client, session, turn, line).await
 }
 
-/// The user declined to answer. That refuses a permission. Returns whether the turn waited for one.
+/// The user declined to answer. That refuses a permission. `shown` is what the user saw, if that is known. Returns whether
+/// the turn waited for a permission.
 pub(crate) async fn refuse_permission(
     client: &Client,
     session: &SessionId,
     turn: &TurnId,
+    shown: Option<StdinWait>,
 ) -> Result<bool, Fault> {
-    let now = client.turn(session, turn, TurnQuery::default()).await?;
-    let Some(permission) = now.stdin_wait.as_ref().and_then(PermissionPrompt::of) else {
+    let shown = match shown {
+        Some(shown) => Some(shown),
+        None => client.turn(session, turn, TurnQuery::default()).await?.stdin_wait,
+    };
+    let Some(permission) = shown.as_ref().and_then(PermissionPrompt::of) else {
         return Ok(false);
     };
+    if !is_agent(&client.session(session).await?.kind) {
+        return Ok(false);
+    }
     send(client, session, turn, &permission.refusal()).await?;
     Ok(true)
 }

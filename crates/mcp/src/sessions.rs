@@ -175,6 +175,10 @@ pub(crate) fn forget(door: &Door, session: &CallSession) -> bool {
     session.name.is_some()
 }
 
+fn is_unknown(error: &ClientError) -> bool {
+    matches!(error.api_code(), Some(ErrorCode::SessionNotFound | ErrorCode::TurnNotFound))
+}
+
 pub(crate) fn is_over(error: &ClientError) -> bool {
     matches!(error.api_code(), Some(ErrorCode::SessionEnded | ErrorCode::SessionNotFound))
 }
@@ -219,10 +223,15 @@ async fn make(
         return Ok((CachedSession::of(session), None));
     }
     // The call is sent again, and the session in which it ran has ended since.
-    if let (Some((_, ended)), Some(turn)) = (&before, &call.turn)
-        && client.turn(&ended.id, turn, TurnQuery::default()).await.is_ok()
-    {
-        return Err(Fault::AlreadyRan { session: ended.id.clone(), turn: turn.clone() });
+    if let (Some((_, ended)), Some(turn)) = (&before, &call.turn) {
+        match client.turn(&ended.id, turn, TurnQuery::default()).await {
+            Ok(_) => {
+                let (session, turn) = (ended.id.clone(), turn.clone());
+                return Err(Fault::AlreadyRan { session, turn });
+            }
+            Err(error) if is_unknown(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     let is_default = language.is_none_or(|language| language == kinds::DEFAULT.name);
     let interpreter = door.shared.interpreter.clone().filter(|_| is_default);

@@ -112,7 +112,8 @@ pub(crate) async fn answer(
     match input::answer_of(responses) {
         UserAnswer::Text(text) => input::send(client, &session, &turn, &text).await,
         // The user declined, so no answer will come: stop the waiting turn.
-        UserAnswer::Declined => match input::refuse_permission(client, &session, &turn).await {
+        UserAnswer::Declined => match input::refuse_permission(client, &session, &turn, None).await
+        {
             Ok(false) => {
                 client.interrupt_turn(&session, &turn).await.map(drop).map_err(Fault::from)
             }

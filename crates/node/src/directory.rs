@@ -65,14 +65,15 @@ pub(crate) struct SessionDirectory {
 /// Maximum number of live children of a session.
 const CHILDREN_MAX: usize = 8;
 
-/// Why a child cannot be created.
+/// Why an id cannot be reserved.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum ChildRefused {
+pub(crate) enum ReserveError {
     /// A live session has the id.
     IdTaken,
+    /// The session is for a child of a session that is not live.
     ParentGone,
     /// The parent has as many children as a session may have.
-    TooMany(usize),
+    TooManyChildren(usize),
 }
 
 /// The state of one id.
@@ -167,7 +168,7 @@ impl SessionDirectory {
         &self,
         id: &SessionId,
         parent: Option<&SessionId>,
-    ) -> Result<(), ChildRefused> {
+    ) -> Result<(), ReserveError> {
         loop {
             let made = self.made.notified();
             if self.try_reserve(id, parent)? {
@@ -182,27 +183,26 @@ impl SessionDirectory {
         &self,
         id: &SessionId,
         parent: Option<&SessionId>,
-    ) -> Result<bool, ChildRefused> {
+    ) -> Result<bool, ReserveError> {
         let mut sessions = self.lock();
+        match sessions.get(id) {
+            Some(Slot::Live(_)) => return Err(ReserveError::IdTaken),
+            Some(Slot::Reserved { .. } | Slot::Clearing) => return Ok(false),
+            None => {}
+        }
         if let Some(parent) = parent {
-            if !matches!(sessions.get(parent), Some(Slot::Live(_))) {
-                return Err(ChildRefused::ParentGone);
+            // A session that has ended stays listed until its end is written.
+            match sessions.get(parent) {
+                Some(Slot::Live(handle)) if !handle.has_ended() => {}
+                _ => return Err(ReserveError::ParentGone),
             }
             let children = sessions.values().filter(|slot| slot.parent() == Some(parent)).count();
             if children >= CHILDREN_MAX {
-                return Err(ChildRefused::TooMany(CHILDREN_MAX));
+                return Err(ReserveError::TooManyChildren(CHILDREN_MAX));
             }
         }
-        match sessions.entry(id.clone()) {
-            Entry::Vacant(free) => {
-                free.insert(Slot::Reserved { parent: parent.cloned() });
-                Ok(true)
-            }
-            Entry::Occupied(taken) if matches!(taken.get(), Slot::Live(_)) => {
-                Err(ChildRefused::IdTaken)
-            }
-            Entry::Occupied(_) => Ok(false),
-        }
+        sessions.insert(id.clone(), Slot::Reserved { parent: parent.cloned() });
+        Ok(true)
     }
 
     /// Makes the session live. Returns the number of sessions.

@@ -80,6 +80,8 @@ pub(crate) struct SessionSpec<'a> {
     pub id: &'a SessionId,
     pub wanted: &'a CreateSession,
     pub policy: &'a Policy,
+    /// Whether the node made the workspace, for this session or for its parent.
+    pub in_new_workspace: bool,
 }
 
 impl Provision {
@@ -95,7 +97,13 @@ impl Provision {
     /// Gets a worker for a session, with all its resources. Blocks: it writes to the disk and starts
     /// processes, so the thread that serves turns must not call it.
     pub fn acquire(&self, spec: &SessionSpec<'_>) -> Result<Lease, Failure> {
-        let dir = SessionDir::make(&self.config, &self.trust, spec.id, spec.wanted)?;
+        let dir = SessionDir::make(
+            &self.config,
+            &self.trust,
+            spec.id,
+            spec.wanted,
+            spec.in_new_workspace,
+        )?;
         let (session, cgroups) = (spec.id.clone(), Vec::new());
         let mut resources = SessionResources { session, dir, cgroups, socket: None };
         match self.start(spec, &mut resources) {
@@ -155,7 +163,7 @@ impl Provision {
         spec: &SessionSpec<'_>,
         resources: &mut SessionResources,
     ) -> Result<(KeeperEndpoint, WorkerParts), Failure> {
-        let SessionSpec { id, wanted, policy } = spec;
+        let SessionSpec { id, wanted, policy, .. } = spec;
         let dir = &mut resources.dir;
         let mut recipe = self.workers.recipe(wanted, &dir.workspace)?;
         if let Some(home) = &dir.agent_home {

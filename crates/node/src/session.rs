@@ -223,6 +223,12 @@ impl SessionHandle {
         self.info.lock().expect("no holder of this lock can panic").clone()
     }
 
+    /// Whether the session has ended. It stays listed until its end is written.
+    pub fn has_ended(&self) -> bool {
+        let info = self.info.lock().expect("no holder of this lock can panic");
+        info.state == api::SessionState::Ended
+    }
+
     /// Sends a request and waits for its answer. Fails with `session_ended` if the session ends first.
     pub async fn ask<T>(
         &self,

@@ -15,14 +15,13 @@ use crate::tool_socket::{ToolEvent, ToolSocketCall, failure, refusal, success};
 const TRIES_MAX: u32 = 100;
 
 /// How calls are passed on.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default)]
 pub enum CallMode {
     /// Each call once, by the name that it gives. A host tool may have run when its call fails.
     #[default]
     AsNamed,
-    /// All calls are of this tool. A call is sent again when the node is replaced: the node takes a call that it knows
-    /// for the same one.
-    Repeated(&'static str),
+    /// All calls are of this tool. A call is sent again when the node is replaced, if that has the same effect.
+    Repeated { tool: &'static str, can_repeat: fn(&[u8]) -> bool },
 }
 
 /// A call that waits for its result.
@@ -47,8 +46,13 @@ impl SocketCalls {
         Self { events, ..Self::default() }
     }
 
-    pub fn repeated(events: Option<mpsc::Receiver<ToolEvent>>, tool: &'static str) -> Self {
-        Self { events, mode: CallMode::Repeated(tool), ..Self::default() }
+    /// Calls of one tool. `can_repeat` says whether a call with these arguments has the same effect when it is sent twice.
+    pub fn repeated(
+        events: Option<mpsc::Receiver<ToolEvent>>,
+        tool: &'static str,
+        can_repeat: fn(&[u8]) -> bool,
+    ) -> Self {
+        Self { events, mode: CallMode::Repeated { tool, can_repeat }, ..Self::default() }
     }
 
     /// The next event of the tool socket. Cancelling loses nothing.
@@ -91,7 +95,7 @@ impl SocketCalls {
         let number = self.number();
         let name = match self.mode {
             CallMode::AsNamed => outgoing::name(&waiting.call.name),
-            CallMode::Repeated(tool) => tool.to_owned(),
+            CallMode::Repeated { tool, .. } => tool.to_owned(),
         };
         let deadline_ms = waiting.call.deadline_ms;
         let header = |more| FromWorker::ToolCall {
@@ -103,7 +107,7 @@ impl SocketCalls {
         };
         match outbox.with_body(&waiting.call.arguments, header) {
             Ok(()) => {
-                if self.mode == CallMode::AsNamed {
+                if matches!(self.mode, CallMode::AsNamed) {
                     waiting.call.arguments = Vec::new();
                 }
                 self.open.insert(number, waiting);
@@ -125,16 +129,25 @@ impl SocketCalls {
         outbox: &mut Outbox,
     ) {
         let Some(mut open) = self.open.remove(&call) else { return };
-        let repeats = self.mode != CallMode::AsNamed && open.tries < TRIES_MAX;
-        if !ok && repeats && is_node_gone(body) {
+        let can_repeat = match self.mode {
+            CallMode::AsNamed => false,
+            CallMode::Repeated { can_repeat, .. } => can_repeat(&open.call.arguments),
+        };
+        if !ok && is_node_gone(body) && can_repeat && open.tries < TRIES_MAX {
             open.tries += 1;
             return self.send(open, turn, outbox);
         }
         let _ = open.call.answer.send(if ok { success(body) } else { failure(body) });
     }
 
-    /// The turn is over, and so are its calls.
+    /// The turn is over, and so are its calls, also those that have not been taken yet.
     pub fn end_turn(&mut self) {
+        while let Some(Ok(event)) = self.events.as_mut().map(mpsc::Receiver::try_recv) {
+            if let ToolEvent::Call(call) = event {
+                let _ =
+                    call.answer.send(refusal("tool_cancelled", "the turn of this call is over"));
+            }
+        }
         for (_, open) in self.open.drain() {
             let told = refusal("tool_cancelled", "the turn of this call is over");
             let _ = open.call.answer.send(told);

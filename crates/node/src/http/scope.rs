@@ -43,7 +43,10 @@ pub(super) fn check<B>(request: &Request<B>, context: &App) -> Result<(), Failur
     if !OF_A_CHILD.contains(&rest) {
         return Err(not_found());
     }
-    let of = SessionId::parse(id).ok().and_then(|id| parent_in(context, &id));
+    let of = match SessionId::parse(id) {
+        Ok(id) => parent_in(context, &id)?,
+        Err(_) => None,
+    };
     match of == Some(parent) {
         true => Ok(()),
         false => Err(Failure::new(ErrorCode::SessionNotFound, format!("there is no session {id}"))),
@@ -51,9 +54,11 @@ pub(super) fn check<B>(request: &Request<B>, context: &App) -> Result<(), Failur
 }
 
 /// The parent of a session, live or ended.
-fn parent_in(context: &App, id: &SessionId) -> Option<SessionId> {
-    match context.sessions.find(id) {
-        Some(handle) => handle.parent,
-        None => parent_of(&context.serving.log.session(id).ok()??),
+fn parent_in(context: &App, id: &SessionId) -> Result<Option<SessionId>, Failure> {
+    if let Some(handle) = context.sessions.find(id) {
+        return Ok(handle.parent);
     }
+    let recorded = context.serving.log.session(id);
+    let recorded = recorded.map_err(|error| Failure::internal(&error.to_string()))?;
+    Ok(recorded.as_ref().and_then(parent_of))
 }

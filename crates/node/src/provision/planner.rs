@@ -86,7 +86,7 @@ impl Planner {
         }
         let mut site = self.site(recipe, dir);
         site.node_files.extend(self.secrets.trusted_dir(policy).map(Path::to_owned));
-        let is_own = dir.workspace_is_new && policy.writable.is_empty();
+        let is_own = dir.made_by_node && policy.writable.is_empty();
         if !is_own && holds_names(policy, machine) {
             site.names = Some(placeholders.acquire(id, || names_at(policy, &site)));
         }
@@ -111,6 +111,7 @@ impl Planner {
         let dir = SessionDir {
             workspace: self.config.workspaces_dir(),
             workspace_is_new: true,
+            made_by_node: true,
             family_dir: self.config.families_dir(),
             tmp: None,
             agent_home: None,

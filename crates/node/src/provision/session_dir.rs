@@ -21,6 +21,8 @@ pub(crate) struct SessionDir {
     pub workspace: PathBuf,
     /// The node made the workspace for this session. Otherwise the client named it.
     pub workspace_is_new: bool,
+    /// Whether the node made the workspace, for this session or for its parent.
+    pub made_by_node: bool,
     /// The family directory. It is the session's first room: its twins' directories are made in it.
     pub family_dir: PathBuf,
     /// Its temporary directory, if it has no private `/tmp`.
@@ -36,6 +38,7 @@ impl SessionDir {
         trust: &Trust,
         id: &SessionId,
         wanted: &CreateSession,
+        made_by_node: bool,
     ) -> Result<Self, Failure> {
         let workspace = match &wanted.workspace {
             Some(named) => client_workspace(named, trust)?,
@@ -51,7 +54,7 @@ impl SessionDir {
         })?;
         let workspace_is_new = wanted.workspace.is_none();
         let agent_home = agent_home(config, id, wanted)?;
-        Ok(Self { workspace, workspace_is_new, family_dir, tmp: None, agent_home })
+        Ok(Self { workspace, workspace_is_new, made_by_node, family_dir, tmp: None, agent_home })
     }
 
     /// Makes the temporary directory.

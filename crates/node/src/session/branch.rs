@@ -40,10 +40,19 @@ impl WorkspaceCopy {
         };
         let from = context.host.provision.client_workspace(named)?;
         check_hidden(context, Some(policy), &from)?;
+        // A worker that cannot be started is told before the copy, which may take long.
+        context.host.workers.recipe(wanted, &from)?;
         let path = context.config.workspace_of(id);
         let into = new_directory(&context.config, &path).map_err(|error| cannot_copy(&error))?;
         match fill(&from, &into, scope) {
-            Ok(left_out) => Ok(Some(Self { path, from: from.display().to_string(), left_out })),
+            Ok(left_out) => {
+                for session in context.sessions.handles() {
+                    context.host.placeholders.leave_out(&session.id, &from, &into);
+                }
+                let from = from.display().to_string();
+                Ok(Some(Self { path, from, left_out }))
+            }
+            // Ok(Some(Self { path, from: from.display().to_string(), left_out })),
             Err(failure) => {
                 session_dirs::remove(&context.config, &path);
                 Err(failure)

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use windlass_protocol::agent::{CLAIM_PREFIX, MCP_REQUEST_BYTES_MAX, MCP_TOOL};
 use windlass_protocol::event::EventKind;
-use windlass_protocol::host::{CancelReason, ToHost, ToolError, Within};
+use windlass_protocol::host::{CancelReason, OWN_GROUP, ToHost, ToolError, Within};
 use windlass_protocol::limits::{
     CHUNK_BYTES_MAX, DEADLINE_MS_MAX, MESSAGE_BYTES_MAX, TOOL_DEADLINE_MS_DEFAULT,
     TOOL_RESULT_BYTES_MAX,
@@ -79,6 +79,13 @@ pub(super) struct CallPart {
     pub offset: u64,
     pub more: bool,
     pub body: Bytes,
+}
+
+impl CallPart {
+    /// Whether the node itself answers the call.
+    pub fn is_for_node(&self) -> bool {
+        self.name.split_once('.').is_some_and(|(group, _)| group == OWN_GROUP)
+    }
 }
 
 /// A part of an answer, from a tool host.
@@ -216,7 +223,7 @@ impl ToolCalls {
                     let error = error_of(ErrorCode::MessageTooLarge, message);
                     self.fail(call, &error, None, node, round);
                 } else if !more {
-                    self.ask_door(turn, call, node);
+                    self.ask_door(turn, call, node, round);
                 }
             }
             CallTarget::Host(host) => {
@@ -294,10 +301,11 @@ impl ToolCalls {
         }
     }
 
-    /// A call came with the end of its turn. Nobody waits for its answer.
+    /// A call for the node came with the end of its turn. Nobody waits for its answer, and a conversation that it claims
+    /// would stay claimed.
     pub fn too_late(&mut self, part: &CallPart, node: &Context, round: &mut Round) {
-        let CallPart { turn, call, more, .. } = *part;
-        if !more && !self.knows(turn, call) {
+        let CallPart { turn, call, offset, more, .. } = *part;
+        if offset == 0 && !more && !self.knows(turn, call) {
             let (code, since) = (Some(ErrorCode::ToolCancelled), Instant::now());
             record_end(turn, call, CallEnd { ok: false, code, bytes: 0, since }, node, round);
         }

@@ -2,6 +2,8 @@
 //! follows its rules for secrets, may call the tools that are offered to it, and ends with it. The code that an agent runs
 //! runs in children of the agent's session.
 
+use std::path::Path;
+
 use futures_util::future::join_all;
 use windlass_protocol::api::CreateSession;
 use windlass_protocol::kinds::agent::is_agent;
@@ -10,7 +12,7 @@ use windlass_protocol::{ErrorCode, SessionId};
 
 use super::{Request, SessionHandle};
 use crate::context::Context;
-use crate::directory::ChildRefused;
+use crate::directory::ReserveError;
 use crate::failure::Failure;
 
 /// How long the worker of a child has to finish when its parent has ended.
@@ -23,6 +25,8 @@ pub(super) struct Inheritance {
     /// The first session of the parent's family.
     pub family: SessionId,
     pub policy: Policy,
+    /// The workspace is one that the node made for the parent.
+    pub in_new_workspace: bool,
 }
 
 impl Inheritance {
@@ -40,7 +44,10 @@ impl Inheritance {
             return refused("an agent cannot be the child of a session".to_owned());
         }
         let Some(handle) = context.sessions.find(&parent) else {
-            return Err(gone(&parent));
+            return match context.let_go() {
+                true => Err(Failure::new(ErrorCode::ShuttingDown, "the node is about to stop")),
+                false => Err(gone(&parent)),
+            };
         };
         if handle.parent.is_some() {
             return refused(format!("session {parent} is a child, and a child has no children"));
@@ -49,18 +56,20 @@ impl Inheritance {
         let Some(policy) = info.policy else {
             return refused(format!("session {parent} was made by a release without policies"));
         };
+        let own = context.config.workspace_of(&parent);
+        let in_new_workspace = info.copied_from.is_none() && own == Path::new(&info.workspace);
         wanted.workspace = Some(info.workspace);
         wanted.owner = info.owner;
-        Ok(Some(Self { parent, family: handle.family, policy: *policy }))
+        Ok(Some(Self { parent, family: handle.family, policy: *policy, in_new_workspace }))
     }
 }
 
 /// The answer to a request for a child that cannot be made. `None` if only its id is taken.
-pub(super) fn refusal(refused: &ChildRefused, parent: Option<&SessionId>) -> Option<Failure> {
+pub(super) fn refusal(refused: &ReserveError, parent: Option<&SessionId>) -> Option<Failure> {
     match refused {
-        ChildRefused::IdTaken => None,
-        ChildRefused::ParentGone => parent.map(gone),
-        ChildRefused::TooMany(most) => parent.map(|parent| {
+        ReserveError::IdTaken => None,
+        ReserveError::ParentGone => parent.map(gone),
+        ReserveError::TooManyChildren(most) => parent.map(|parent| {
             let message = format!(
                 "session {parent} has {most} children, the most that a session may have; end one of them first"
             );
@@ -77,9 +86,9 @@ pub(super) async fn end_with(context: &Context, parent: &SessionId) {
 
 /// Ends a new child whose parent has ended meanwhile.
 pub(super) fn end_if_orphan(context: &Context, child: &SessionHandle) {
-    if let Some(parent) = &child.parent
-        && context.sessions.find(parent).is_none()
-    {
+    // A node that stops has released the parent, and leaves the child to the next node too.
+    let Some(parent) = child.parent.as_ref().filter(|_| !context.let_go()) else { return };
+    if context.sessions.find(parent).is_none_or(|parent| parent.has_ended()) {
         tokio::spawn(end(child.clone()));
     }
 }

@@ -11,6 +11,7 @@ use windlass_protocol::link::KeeperCommand;
 use windlass_protocol::{ErrorCode, Outcome, TurnNo};
 
 use super::actor::Actor;
+use super::calls::CallPart;
 use super::receipts::WorkspaceFate;
 use super::round::{SessionAct, TurnEndReport};
 use super::turns::{OutputExtent, TurnEnd};
@@ -198,19 +199,10 @@ impl Actor {
                 let grace_ms = self.life.closing_grace_ms();
                 self.keeper.command(KeeperCommand::Shutdown { grace_ms }, Bytes::new());
             }
-            // The turn ended with this call, in the same round.
-            SessionAct::PassCall(part)
-                if self.machine.turn_state(part.turn) == TurnState::Ended =>
-            {
-                self.calls.too_late(&part, &self.context, &mut self.round);
-            }
             SessionAct::CancelCall { turn, call, reason } => {
                 self.calls.given_up(turn, call, reason, &self.context, &mut self.round);
             }
-            SessionAct::PassCall(part) => {
-                let within = self.queue.turns.get(part.turn).and_then(|turn| turn.within.clone());
-                self.calls.pass(part, within, &self.context, &mut self.round);
-            }
+            SessionAct::PassCall(part) => self.pass_call(part),
             SessionAct::AnswerCall { turn, call, answer } => {
                 self.calls.send_answer(turn, call, answer, &mut self.keeper);
             }
@@ -219,6 +211,20 @@ impl Actor {
                     answer(reply, self.snapshot(turn));
                 }
             }
+        }
+    }
+
+    fn pass_call(&mut self, part: CallPart) {
+        let turn = part.turn;
+        // A call may come together with the end of its turn. The turn's other calls have ended by then.
+        let is_over = self.machine.turn_state(turn) == TurnState::Ended;
+        if is_over && part.is_for_node() {
+            return self.calls.too_late(&part, &self.context, &mut self.round);
+        }
+        let within = self.queue.turns.get(turn).and_then(|turn| turn.within.clone());
+        self.calls.pass(part, within, &self.context, &mut self.round);
+        if is_over {
+            self.calls.turn_over(turn, Outcome::Ok, &self.context, &mut self.round);
         }
     }
 

@@ -367,6 +367,7 @@ fn prepare(
         tmp: None,
         owner: owner.or(spec.owner),
         forked_from: Some(created.id),
+        copied_from: None,
         family: Some(first),
         room: Some(family::room_of_twin(&room)),
         ..spec

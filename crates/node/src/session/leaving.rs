@@ -46,6 +46,8 @@ async fn see_off(actor: &mut Actor) {
         actor.end_keeper();
     }
     keepers::remove_socket(&actor.keeper.link.path);
+    // First of all: children must not go on while the end cannot be written, or without the rules of their parent.
+    children::end_with(&actor.context, &actor.id).await;
     let had_placeholders = actor.context.host.placeholders.are_needed_by(&actor.id);
     remove_belongings(actor).await;
     if !actor.journal.is_settled() {
@@ -57,7 +59,6 @@ async fn see_off(actor: &mut Actor) {
         }
     }
     actor.context.forget(&actor.id);
-    children::end_with(&actor.context, &actor.id).await;
     // If several sessions of a family end at the same time, the last one that is forgotten finds the family
     // empty and removes its directory.
     if let Some(room) = actor.fork.first_room() {

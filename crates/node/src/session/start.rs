@@ -200,7 +200,12 @@ fn prepare(
         (copied_from, left_out) = (Some(copy.from), copy.left_out);
     }
     let wanted = &wanted;
-    let acquired = context.host.provision.acquire(&SessionSpec { id, wanted, policy: &policy });
+    let in_new_workspace = match inherited {
+        Some(inherited) => inherited.in_new_workspace,
+        None => wanted.workspace.is_none(),
+    };
+    let spec = SessionSpec { id, wanted, policy: &policy, in_new_workspace };
+    let acquired = context.host.provision.acquire(&spec);
     if acquired.is_err() && copied_from.is_some() {
         session_dirs::remove(&context.config, &context.config.workspace_of(id));
     }

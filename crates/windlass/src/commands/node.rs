@@ -98,7 +98,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         .with_ansi(false)
         .with_env_filter(
             EnvFilter::try_from_env("WINDLASS_LOG")
-                .unwrap_or_else(|_| EnvFilter::new("info,rmcp=off")),
+                .unwrap_or_else(|_| EnvFilter::new("info,rmcp=error,rmcp::service=off")),
         )
         .init();
     if !args.foreground {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass_client::protocol::api::{
-    CloseQuery, CopyScope, CreateSession, Session, SessionState, TurnState,
+    CloseQuery, CopyScope, CreateSession, ForkSession, Session, SessionState, TurnState,
 };
 use windlass_client::protocol::policy::{PolicyRequest, Preset};
 use windlass_client::protocol::{ErrorCode, EventKind, Outcome, SessionId};
@@ -224,7 +224,9 @@ async fn an_agent_reaches_its_own_children_and_no_other_session() {
         ] {
             let answer = called(&scene, &session, tool, arguments).await;
             assert!(!answer.contains("of a"), "{tool} {foreign}: {answer}");
-            assert!(answer.contains("session"), "{tool} {foreign}: {answer}");
+            let codes = ["session_not_found", "unauthorized"];
+            let is_refused = codes.iter().any(|code| answer.starts_with(code));
+            assert!(is_refused, "{tool} {foreign}: {answer}");
         }
         // For the agent this is a name that nobody has. A long one is no name.
         let turns = scene.client.session(foreign).await.unwrap().turns;
@@ -265,6 +267,9 @@ async fn a_client_that_is_limited_to_children_gets_nothing_else() {
         limited.session(&session).await.unwrap_err(),
         limited.close_session(&session, CloseQuery::default()).await.unwrap_err(),
         limited.secrets().await.unwrap_err(),
+        limited.fork_session(&child, &ForkSession::default()).await.unwrap_err(),
+        limited.session_tools(&child, None).await.unwrap_err(),
+        limited.secret_rules(&child).await.unwrap_err(),
         limited.disk_use().await.unwrap_err(),
     ] {
         let code = refused.api_code();
@@ -342,6 +347,10 @@ async fn many(
 async fn an_agent_in_a_branch_leaves_the_directory_as_it_is() {
     let scene = AgentScene::new().await;
     scene.write("kept.txt", "as it was");
+    // A session that protects names in the directory.
+    let workspace = Some(scene.workspace.path().display().to_string());
+    let beside = CreateSession { workspace, ..TestNode::create() };
+    scene.client.create_session(&beside).await.unwrap();
     std::fs::create_dir_all(scene.workspace.path().join("node_modules/large")).unwrap();
     let create = |copy_workspace| CreateSession {
         worker: Some("acp:python3 engine.py".to_owned()),
@@ -361,11 +370,16 @@ async fn an_agent_in_a_branch_leaves_the_directory_as_it_is() {
     assert_eq!(from, scene.workspace.path().canonicalize().unwrap().display().to_string());
     assert_eq!(std::fs::read_to_string(branch.join("kept.txt")).unwrap(), "changed");
     assert!(branch.join("new").exists());
+    scene.client.close_session(&session, CloseQuery::default()).await.unwrap();
+    let mut names: Vec<String> = std::fs::read_dir(&branch)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["engine.py", "kept.txt", "new", "turns.log"]);
     let kept = std::fs::read_to_string(scene.workspace.path().join("kept.txt")).unwrap();
     assert_eq!(kept, "as it was");
     assert!(!scene.workspace.path().join("new").exists());
-    let child = scene.children(&session).await.remove(0);
-    assert_eq!(child.workspace, created.session.workspace);
     let whole = scene.client.create_session(&create(CopyScope::All)).await.unwrap().session;
     assert!(std::path::Path::new(&whole.workspace).join("node_modules/large").exists());
     let odd = CreateSession { workspace: None, ..create(CopyScope::All) };

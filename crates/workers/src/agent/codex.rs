@@ -60,6 +60,8 @@ struct CodexSetup {
     model: Option<String>,
     mcp_server: Option<McpServerCommand>,
     policy: PermissionPolicy,
+    /// A process has written a line, so this codex knows `app-server`.
+    has_answered: bool,
 }
 
 /// The state of one `codex app-server`.
@@ -68,8 +70,6 @@ pub struct Codex {
     setup: CodexSetup,
     resume: Option<String>,
     thread: String,
-    /// Codex has written a line.
-    has_answered: bool,
     /// The running turn, from `turn/started` on.
     turn: Option<String>,
     /// A prompt was sent, and its turn is not completed.
@@ -98,6 +98,7 @@ impl Engine for Codex {
             model: settings.request.model.clone(),
             mcp_server: settings.mcp_server.clone(),
             policy: settings.permissions(),
+            has_answered: self.setup.has_answered,
         };
         let quiet = QUIET.iter().flat_map(|setting| ["-c".to_owned(), (*setting).to_owned()]);
         let own = settings.request.arguments.iter().cloned();
@@ -107,9 +108,11 @@ impl Engine for Codex {
         }
     }
 
-    /// A codex that does not know `app-server` ends at once.
-    fn fallback(&self) -> Option<Box<dyn Engine>> {
-        (!self.has_answered).then(|| Box::<exec::CodexExec>::default() as Box<dyn Engine>)
+    /// A codex that does not know `app-server` ends at once, with an error about its arguments or about the terminal that it
+    /// wants to use.
+    fn fallback(&self, exit_code: i32) -> Option<Box<dyn Engine>> {
+        let is_old = !self.setup.has_answered && matches!(exit_code, 1 | 2);
+        is_old.then(|| Box::<exec::CodexExec>::default() as Box<dyn Engine>)
     }
 
     fn step(&mut self, input: EngineInput<'_>) -> Vec<EngineOutput> {
@@ -137,7 +140,7 @@ impl Codex {
     }
 
     fn take(&mut self, line: &Value) -> Vec<EngineOutput> {
-        self.has_answered = true;
+        self.setup.has_answered = true;
         match (line["method"].as_str(), line.get("id")) {
             (Some(method), Some(id)) => self.asked(method, id, &line["params"]),
             (Some(method), None) => self.told(method, &line["params"]),

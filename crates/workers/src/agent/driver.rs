@@ -12,6 +12,7 @@ mod flow;
 
 use std::io;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use tokio::select;
@@ -24,7 +25,7 @@ use windlass_protocol::worker::{FromWorker, WorkerError, WorkerOutcome};
 use windlass_protocol::{CallNo, Stream, TurnNo};
 use windlass_worker_kit::{KeeperMessage, Link, StartupFigures, capability};
 
-use super::door::EngineDoor;
+use super::door::{EngineDoor, can_repeat};
 use super::engine::{Engine, EngineEnd, EngineInput, error};
 use super::permissions::PermissionDesk;
 use super::process::{EngineActivity, EngineProcess, LOG_FILE};
@@ -152,7 +153,7 @@ impl AgentDriver {
             process: None,
             conversation: SessionConversation { token, ..SessionConversation::default() },
             turn: None,
-            requests: SocketCalls::repeated(door.requests, MCP_TOOL),
+            requests: SocketCalls::repeated(door.requests, MCP_TOOL, can_repeat),
             socket_dir: door.dir,
         })
     }
@@ -377,7 +378,7 @@ impl AgentDriver {
         }
         self.end_turn(end);
         if self.engine.runs_one_turn() {
-            // The next turn has a process of its own. Those who wait for this turn learn of its end first.
+            // The next turn has a process of its own. Clients that wait for this turn learn of its end first.
             let _ = self.outbox.flush();
             self.conversation.is_ready = false;
             if let Some(mut process) = self.process.take() {
@@ -406,10 +407,16 @@ impl AgentDriver {
             },
             Err(_) => "it closed its output".to_owned(),
         };
+        let code = status.as_ref().ok().and_then(ExitStatus::code);
         if turn.stage == TurnStage::Starting
-            && let Some(other) = self.engine.fallback()
+            && let Some(other) = code.and_then(|code| self.engine.fallback(code))
         {
             self.engine = other;
+            let text = format!(
+                "{engine} has no server mode; a process runs for each turn",
+                engine = self.settings.engine
+            );
+            self.tell(&AgentEvent::synthetic(AgentEventKind::Notice { text, id: None }));
             return Box::pin(self.start_process()).await;
         }
         let log = self.home.join(LOG_FILE);

@@ -26,8 +26,8 @@ pub trait Engine: Send {
         false
     }
 
-    /// Another way to run the engine, after its process ended before it was ready.
-    fn fallback(&self) -> Option<Box<dyn Engine>> {
+    /// Another way to run the engine, after its process ended with this code before it was ready.
+    fn fallback(&self, _exit_code: i32) -> Option<Box<dyn Engine>> {
         None
     }
 

@@ -9,7 +9,7 @@ use windlass_protocol::agent::MCP_REQUEST_BYTES_MAX;
 use windlass_protocol::limits::{MESSAGE_BYTES_MAX, TOOL_RESULT_BYTES_MAX};
 use windlass_protocol::{CallNo, ErrorCode, TurnNo};
 
-use super::{CallTarget, ToolAnswer, ToolCalls, answer_call, error_of};
+use super::{CallTarget, ToolAnswer, ToolCalls, answer_call, error_of, node_gone};
 use crate::context::Context;
 use crate::session::Request;
 use crate::session::round::Round;
@@ -56,11 +56,17 @@ impl ToolCalls {
     }
 
     /// The whole request is here: the door answers it in a task of its own.
-    pub(super) fn ask_door(&mut self, turn: TurnNo, call: CallNo, node: &Context) {
+    pub(super) fn ask_door(
+        &mut self,
+        turn: TurnNo,
+        call: CallNo,
+        node: &Context,
+        round: &mut Round,
+    ) {
         let within = self.named(turn, call);
         let owner = node.sessions.find(&self.caller.session);
         // A session that is not listed has ended or is released.
-        let Some(owner) = owner else { return };
+        let Some(owner) = owner else { return self.fail(call, &node_gone(), None, node, round) };
         let Some(open) = self.open.get_mut(&call) else { return };
         let CallTarget::Door(task) = &mut open.target else { return };
         let asked = node.serving.agents.answer(within, std::mem::take(&mut task.request));

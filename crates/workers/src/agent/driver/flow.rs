@@ -61,7 +61,12 @@ impl AgentDriver {
             }
             let why = refused.map(|refused| refused.message).unwrap_or_default();
             let failed = error(error_name::CLAIM, format!("cannot use {token}: {why}"));
-            return self.end_turn(EngineEnd { error: Some(failed), ..EngineEnd::default() });
+            let end = EngineEnd { error: Some(failed), ..EngineEnd::default() };
+            return match since {
+                ClaimTime::BeforeStart => self.end_turn(end),
+                // The engine may have its prompt already.
+                ClaimTime::AfterStart => self.stop_turn(end).await,
+            };
         }
         let answer = serde_json::from_slice::<Value>(body).unwrap_or_default();
         let unnoticed = std::mem::take(&mut self.conversation.may_have_changed);
@@ -165,7 +170,7 @@ impl AgentDriver {
                         process.send_last(text);
                     }
                 }
-                EngineOutput::Ready { id } => self.engine_ready(&id),
+                EngineOutput::Ready { id } => self.engine_ready(&id).await,
                 EngineOutput::Event(kind) => self.take_event(kind, raw.as_ref()),
                 EngineOutput::Ask(question) => {
                     let Some(turn) = &mut self.turn else { continue };
@@ -187,13 +192,13 @@ impl AgentDriver {
     }
 
     /// The engine takes prompts for the conversation with this id.
-    pub(super) fn engine_ready(&mut self, id: &str) {
+    pub(super) async fn engine_ready(&mut self, id: &str) {
         self.conversation.is_ready = true;
         let token = match ResumeToken::new(&self.settings.engine, id) {
             Ok(token) => token,
             Err(bad) => {
                 let failed = Some(error(error_name::PROTOCOL, bad.to_string()));
-                return self.end_turn(EngineEnd { error: failed, ..EngineEnd::default() });
+                return self.stop_turn(EngineEnd { error: failed, ..EngineEnd::default() }).await;
             }
         };
         let Some(turn) = &self.turn else { return };
