@@ -3,7 +3,6 @@
 import { type Environment, findAddress } from "./address.js";
 import { Agent, agentRequest, type AgentSettings, workerOf } from "./agent.js";
 import type {
-  AgentRequest,
   Created,
   CreateSession,
   NodeStatus,

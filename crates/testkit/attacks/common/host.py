@@ -17,6 +17,8 @@ import termios
 CONTACTS, HOME, BASE, SECRET = sys.argv[1:4] + [os.environ["STAGE_SECRET"]]
 SIGNALS = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG, signal.SIGIO, signal.SIGTERM, signal.SIGHUP]
 IPC_CREAT, IPC_RMID, KEY = 0o1000, 0, 0x57494E44 ^ os.getpid()
+#: A session has fewer terminals than this.
+TERMINAL_NUMBER_MIN = 16
 libc = ctypes.CDLL(None, use_errno=True)
 libc.shmat.restype = ctypes.c_void_p
 
@@ -65,7 +67,12 @@ def posix_objects(name):
 
 
 def terminal():
+    """A terminal with a number that no terminal of a session has. A session of the shell has terminals of its own, and
+    one with the same path would take what is meant for this one."""
     leader, follower = os.openpty()
+    while int(os.path.basename(os.ttyname(follower))) < TERMINAL_NUMBER_MIN:
+        # Those with lower numbers stay open, so that the next has another one.
+        leader, follower = os.openpty()
     settings = termios.tcgetattr(follower)
     settings[3] &= ~termios.ECHO
     termios.tcsetattr(follower, termios.TCSANOW, settings)

@@ -129,6 +129,9 @@ async fn run_prompt(
             let named = args.workspace.as_deref();
             let workspace = WorkspaceChoice::choose_by(named, "--in", terminal)?;
             let copy_workspace = args.branch.map(BranchScope::scope);
+            if copy_workspace.is_some() && workspace.directory().is_none() {
+                bail!("--branch copies a directory; choose one with --in DIR");
+            }
             let wanted = CreateSession { idle_s, copy_workspace, ..wanted };
             let create = request_in(&workspace, args.program.as_deref(), policy, wanted)?;
             let mut left_out = None;
