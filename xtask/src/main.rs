@@ -7,6 +7,7 @@
 mod api;
 mod bench;
 mod contract;
+mod dist;
 mod examples;
 mod fuzz;
 mod load;
@@ -44,6 +45,8 @@ enum Command {
     Api(api::Args),
     /// Test an SDK, build and install its package, and run the first example of its README
     Sdk(sdk::Args),
+    /// Build the packages that people install, and run a first session from each
+    Dist(dist::Args),
     /// Run the examples against a node and compare their output with the pages in `docs/examples`
     Examples(examples::Args),
     /// Feed arbitrary input to each reader of another process's data
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Conformance(args) => conformance::run(&args),
         Command::Api(args) => api::run(&args),
         Command::Sdk(args) => sdk::run(&args),
+        Command::Dist(args) => dist::run(&args),
         Command::Examples(args) => examples::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Bench(args) => bench::run(&args),

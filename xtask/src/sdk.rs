@@ -16,7 +16,7 @@ use crate::packages::{Packages, PinnedPackage};
 use crate::workspace;
 
 /// Builds wheels and source archives.
-const BUILD: PinnedPackage = PinnedPackage::pip("python-build", "build", "1.6.1");
+pub const BUILD: PinnedPackage = PinnedPackage::pip("python-build", "build", "1.6.1");
 
 /// Checks the Python SDK's types.
 const MYPY: PinnedPackage = PinnedPackage::pip("mypy", "mypy", "2.4.1");
@@ -78,7 +78,8 @@ fn check_python(args: &Args, node: &PrivateNode, directory: &Path) -> Result<()>
     succeed(clean(python()).args(["-m", "venv"]).arg(&venv))?;
     let mut pip = clean(venv.join("bin/python"));
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]);
-    succeed(pip.arg(wheel))?;
+    // The program is the one that was built here, and not that of the package `windlass-bin`.
+    succeed(pip.arg("--no-deps").arg(wheel))?;
     let program = directory.join("example.py");
     let example = Example::of(&source.join("README.md"))?;
     fs::write(&program, &example.code)?;

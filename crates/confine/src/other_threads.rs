@@ -60,8 +60,8 @@ static LIBC_HANDLER: AtomicUsize = AtomicUsize::new(0);
 ///
 /// Does nothing while another thread is in this function.
 pub(crate) fn separate(layer: &TwinLayer, known: impl Iterator<Item = i32>) {
-    // SAFETY: takes no arguments.
-    let own = unsafe { libc::gettid() };
+    // Not `libc::gettid`: a C library before 2.30 has no such function, and a release is for older ones.
+    let own = rustix::thread::gettid().as_raw_pid();
     let mut found: Vec<i32> = known.chain(listed()).filter(|thread| *thread != own).collect();
     if found.is_empty() || !threads_may_signal() {
         return;

@@ -1,6 +1,7 @@
 //! Doors that the node serves besides its own, made by the program that runs the node.
 
 use std::fmt;
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
 use axum::Router;
@@ -13,6 +14,8 @@ pub struct Doors {
     /// Further paths of the HTTP door.
     pub router: Router,
     pub agents: AgentDoor,
+    /// The socket of the HTTP door, if a service manager listens at it for the node.
+    pub socket: Option<UnixListener>,
 }
 
 /// Answers the MCP requests that the agents of sessions send. Clones share one door.

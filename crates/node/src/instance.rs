@@ -27,6 +27,8 @@ pub enum ClaimError {
     Locked(PathBuf),
     #[error("somebody else listens at {0} without holding the lock; stop that process")]
     SocketInUse(PathBuf),
+    #[error("the service manager listens at {passed:?}; this node's socket is {own}")]
+    OtherSocket { passed: Option<PathBuf>, own: PathBuf },
     #[error("{0} belongs to another user, or other users can write to it")]
     NotPrivate(PathBuf),
     #[error("cannot {act} {path}: {cause}")]
@@ -41,15 +43,26 @@ pub struct RuntimeDirClaim {
 }
 
 impl RuntimeDirClaim {
-    /// Claims the runtime directory. The returned listener is bound and private to the user.
-    pub fn take(config: &Config) -> Result<(Self, UnixListener), ClaimError> {
+    /// Claims the runtime directory. The returned listener is bound and private to the user. It is `passed`, if a service
+    /// manager listens for the node; that socket stays when the node ends.
+    pub fn take(
+        config: &Config,
+        passed: Option<UnixListener>,
+    ) -> Result<(Self, UnixListener), ClaimError> {
         for dir in [&config.runtime_dir, &config.state_dir, &config.keepers_dir()] {
             private_dir(dir)?;
         }
         let lock = lock(&config.runtime_dir.join("node.lock"))?;
         let socket = config.socket();
-        let listener = listen(&socket)?;
-        Ok((Self { _lock: lock, sockets: vec![socket] }, listener))
+        Ok(match passed {
+            Some(passed) => {
+                (Self { _lock: lock, sockets: Vec::new() }, passed_at(passed, &socket)?)
+            }
+            None => {
+                let listener = listen(&socket)?;
+                (Self { _lock: lock, sockets: vec![socket] }, listener)
+            }
+        })
     }
 
     /// Listens at one more socket, which `release` removes too.
@@ -117,6 +130,20 @@ fn holder_is_gone(file: &mut File) -> bool {
     let read = file.rewind().and_then(|()| file.read_to_string(&mut text));
     let holder = read.ok().and_then(|_| Pid::from_raw(text.trim().parse().ok()?));
     holder.is_some_and(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
+}
+
+/// The listener of a service manager, which must be where clients of this runtime directory look.
+fn passed_at(listener: UnixListener, own: &Path) -> Result<UnixListener, ClaimError> {
+    let failed = |act, cause| ClaimError::Io { act, path: own.to_owned(), cause };
+    let address = listener.local_addr().map_err(|cause| failed("look at", cause))?;
+    if address.as_pathname() != Some(own) {
+        let passed = address.as_pathname().map(Path::to_owned);
+        return Err(ClaimError::OtherSocket { passed, own: own.to_owned() });
+    }
+    std::fs::set_permissions(own, std::fs::Permissions::from_mode(0o600))
+        .map_err(|cause| failed("make private", cause))?;
+    listener.set_nonblocking(true).map_err(|cause| failed("set up", cause))?;
+    Ok(listener)
 }
 
 fn listen(path: &Path) -> Result<UnixListener, ClaimError> {

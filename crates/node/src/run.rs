@@ -64,7 +64,7 @@ pub async fn run(mut config: Config, doors: Doors, ready: impl FnOnce()) -> Resu
     windlass_procs::memory::share_heaps();
     forbid_core_files();
     let failed = |act| move |cause| RunError::Io { act, cause };
-    let (mut claim, listener) = RuntimeDirClaim::take(&config)?;
+    let (mut claim, listener) = RuntimeDirClaim::take(&config, doors.socket)?;
     let egress_listener = claim.listen(config.egress_socket())?;
     let descriptors = raise_descriptor_limit();
     set_slice(SliceTarget::CurrentThread, SchedSlice::Short);

@@ -22,6 +22,7 @@ mod node_access;
 mod outlook;
 mod output_bytes;
 mod policy_options;
+mod service_manager;
 mod session_guard;
 mod size;
 mod storage_notes;

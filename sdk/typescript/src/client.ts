@@ -16,6 +16,7 @@ import { hasCode } from "./errors.js";
 import { openHost, type ToolHost } from "./host.js";
 import type { Tools } from "./offer.js";
 import { path } from "./paths.js";
+import { findProgram } from "./program.js";
 import { checkWorker, type HostProviders, providerEnvironment, providerTools } from "./providers.js";
 import { Session } from "./session.js";
 import { freshId } from "./turn.js";
@@ -32,7 +33,7 @@ export interface WindlassOptions {
   runtimeDir?: string;
   /** The directory of the node's journal. Default: from the environment. */
   stateDir?: string;
-  /** The program that starts a node. Default: WINDLASS_BIN, else `windlass` on the PATH. */
+  /** The program that starts a node. Default: WINDLASS_BIN, else the one that npm installed, else `windlass` on the PATH. */
   bin?: string;
   /** Whether to start a node if none runs. Default: true. */
   start?: boolean;
@@ -86,7 +87,7 @@ export class Windlass {
     const env = options.env ?? process.env;
     this.#door = new Door({
       address: findAddress(options, env),
-      program: options.start === false ? undefined : options.bin ?? (env["WINDLASS_BIN"] || "windlass"),
+      program: options.start === false ? undefined : options.bin ?? (env["WINDLASS_BIN"] || findProgram()),
       env,
       retryForMs: options.retryForMs ?? RETRY_FOR_MS_DEFAULT,
     });

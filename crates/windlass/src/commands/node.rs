@@ -22,7 +22,7 @@ use windlass_protocol::ErrorCode;
 use windlass_protocol::environments::EnvironmentsFile;
 
 use super::up::{DefaultsArgs, ListenArgs};
-use crate::{duration, size};
+use crate::{duration, service_manager, size};
 
 /// Variable with the path of the MCP server file, for a node that a client starts.
 const MCP_CONFIG: &str = "WINDLASS_MCP_CONFIG";
@@ -106,13 +106,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         // if the process already leads a process session, which has the same effect.
         let _ = rustix::process::setsid();
     }
+    // Before anything opens a file: the descriptor has a fixed number.
+    let socket = service_manager::take_listener()?;
     let config = configure(&args)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let servers = mcp_servers(&args, &config)?;
-    let doors =
-        Doors { router: mcp_door(&config)?.merge(servers.router()), agents: agent_door(&config)? };
+    let router = mcp_door(&config)?.merge(servers.router());
+    let doors = Doors { router, agents: agent_door(&config)?, socket };
     let ready = || {
         say_ready();
+        service_manager::say_ready();
         // The servers start in the background.
         servers.start();
     };
