@@ -11,6 +11,7 @@ use windlass_protocol::api::{
 };
 use windlass_protocol::disk::{DiskUse, PruneRequest, Pruned};
 use windlass_protocol::environments::{EnvironmentList, EnvironmentsQuery};
+use windlass_protocol::packages::{CreatePackageEnvironment, PackageEnvironment};
 use windlass_protocol::policy::SecretName;
 use windlass_protocol::{Seq, SessionId, TurnId};
 
@@ -25,6 +26,9 @@ const POLL_WAIT_MS: u64 = 30_000;
 
 /// How long a fork may take: a large workspace is copied first.
 const FORK_WAIT_MS: u64 = 120_000;
+
+/// How long the node may take to find an interpreter.
+const INTERPRETER_WAIT_MS: u64 = 30_000;
 
 /// How long the node may take to measure its disk use, and to prune.
 const DISK_WAIT_MS: u64 = 120_000;
@@ -169,6 +173,31 @@ impl Client {
         let wait_ms = (query.wait_ms > 0).then_some(query.wait_ms);
         let path = RequestPath::new(&["environments"]).number("wait_ms", wait_ms);
         self.json(HttpCall::get(path.done()).waiting(query.wait_ms)).await
+    }
+
+    /// Finds a package environment, or has the node build it. Safe to send again: the same request finds the same
+    /// environment.
+    pub async fn create_package_environment(
+        &self,
+        create: &CreatePackageEnvironment,
+    ) -> Result<PackageEnvironment, ClientError> {
+        let path = RequestPath::new(&["environments"]).done();
+        let call = HttpCall::post_json(path, Repeat::Freely, create);
+        self.json(call.waiting(create.wait_ms.saturating_add(INTERPRETER_WAIT_MS))).await
+    }
+
+    /// A package environment, with its lock file.
+    pub async fn package_environment(&self, name: &str) -> Result<PackageEnvironment, ClientError> {
+        self.json(HttpCall::get(RequestPath::new(&["environments", name]).done())).await
+    }
+
+    /// Removes a package environment that no session uses.
+    pub async fn remove_package_environment(
+        &self,
+        name: &str,
+    ) -> Result<PackageEnvironment, ClientError> {
+        let path = RequestPath::new(&["environments", name]).done();
+        self.json(HttpCall::delete(path).waiting(PRUNE_WAIT_MS)).await
     }
 
     /// The kinds of worker that sessions can request.

@@ -103,7 +103,7 @@ fn ends_in_a_number(host: &str) -> bool {
 }
 
 /// Whether an address is public, in whatever form it is written.
-fn is_public(address: IpAddr) -> bool {
+pub fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !NOT_PUBLIC_V4.iter().any(|block| within(address, *block)),
         IpAddr::V6(address) => is_public_v6(address),

@@ -25,6 +25,8 @@ pub(crate) struct RunArguments {
     #[serde(default)]
     pub language: Option<String>,
     #[serde(default)]
+    pub packages: Vec<String>,
+    #[serde(default)]
     pub session: Option<String>,
     #[serde(default)]
     pub wait_seconds: Option<f64>,

@@ -21,6 +21,12 @@ pub(crate) enum Fault {
     NoSession(String),
     #[error("session {session} runs {kind}, not {language}")]
     Language { session: SessionId, kind: String, language: String },
+    #[error("session {0} exists without these packages")]
+    Packages(SessionId),
+    #[error("the packages are still being installed")]
+    Installing,
+    #[error("the packages cannot be installed: {0}")]
+    NotInstalled(String),
     #[error("session {0} has run nothing yet")]
     NothingRan(SessionId),
     #[error("the code waits for a secret, and secrets must not pass through an agent")]
@@ -46,6 +52,9 @@ impl Fault {
             Self::Language { .. } => {
                 Some("name another session, or leave `session` out".to_owned())
             }
+            Self::Packages(_) => Some("name another session, which is then new".to_owned()),
+            Self::Installing => Some("call run again later".to_owned()),
+            Self::NotInstalled(_) => Some("check the names and versions".to_owned()),
             Self::NothingRan(_) => Some("call run first".to_owned()),
             Self::Secret(session) => Some(ask_in_terminal(session)),
             Self::Permission(session) => Some(decide_in_terminal(session)),
@@ -59,7 +68,9 @@ impl Fault {
 
     fn code(&self) -> &str {
         match self {
-            Self::Arguments(_) | Self::Language { .. } => "bad_request",
+            Self::Arguments(_) | Self::Language { .. } | Self::Packages(_) => "bad_request",
+            Self::Installing => "overloaded",
+            Self::NotInstalled(_) => "worker_failed",
             Self::Client(error) => error.code(),
             Self::Sandbox(_) => "bad_sandbox",
             Self::Foreign(_) => "unauthorized",

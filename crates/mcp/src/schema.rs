@@ -46,6 +46,7 @@ fn run() -> Tool {
             "properties": {
                 "code": {"type": "string", "description": "The code to run"},
                 "language": language(),
+                "packages": packages(),
                 "session": session(),
                 "wait_seconds": wait(),
                 "max_tokens": tokens(),
@@ -61,6 +62,14 @@ fn run() -> Tool {
             .open_world(true),
     )
     .with_meta(always_loaded())
+}
+
+fn packages() -> Value {
+    json!({
+        "type": "array",
+        "items": {"type": "string"},
+        "description": "Python packages for a new session, like \"pandas\" or \"numpy>=2\"",
+    })
 }
 
 /// The schema of the language, before the node's workers are known.
@@ -328,6 +337,7 @@ mod tests {
                 Some("string") => json!("a"),
                 Some("boolean") => json!(true),
                 Some("integer") => json!(1),
+                Some("array") => json!(["a"]),
                 _ => json!(1.5),
             };
             let all = tool.input_schema["properties"].as_object().unwrap();

@@ -8,6 +8,8 @@ use windlass_client::{Client, ClientError, WhichSessions};
 use windlass_protocol::agent::AgentRequest;
 use windlass_protocol::api::{CreateSession, Session, SessionState, TurnQuery};
 use windlass_protocol::kinds::agent::is_agent;
+use windlass_protocol::limits::WAIT_MS_MAX;
+use windlass_protocol::packages::{CreatePackageEnvironment, PackageEnvironmentState};
 use windlass_protocol::{ErrorCode, SessionId, kinds};
 
 use crate::call::ClientCall;
@@ -36,6 +38,8 @@ pub(crate) struct SessionCache {
 struct CachedSession {
     id: SessionId,
     kind: String,
+    /// Its package environment.
+    environment: Option<String>,
 }
 
 /// The session that a call asks for.
@@ -43,6 +47,8 @@ struct CachedSession {
 pub(crate) struct SessionRequest<'a> {
     pub name: Option<&'a str>,
     pub language: Option<&'a str>,
+    /// Packages that the session's code imports.
+    pub packages: &'a [String],
 }
 
 impl SessionRequest<'_> {
@@ -53,17 +59,51 @@ impl SessionRequest<'_> {
         named.or_else(|| Some(own()?.replace(|char: char| !char.is_ascii_alphanumeric(), "-")))
     }
 
-    fn check_kind(&self, id: &SessionId, kind: &str) -> Result<(), Fault> {
+    /// Checks that a session that exists is of the language, and has the packages.
+    fn check(&self, found: &CachedSession, environment: Option<&str>) -> Result<(), Fault> {
+        let CachedSession { id, kind, .. } = found;
         match self.language {
             Some(language) if language != kind && !kind.is_empty() => Err(Fault::Language {
                 session: id.clone(),
-                kind: kind.to_owned(),
+                kind: kind.clone(),
                 language: language.to_owned(),
             }),
+            _ if environment.is_some() && environment != found.environment.as_deref() => {
+                Err(Fault::Packages(id.clone()))
+            }
             _ => Ok(()),
         }
     }
+
+    /// The package environment with the packages. Builds it if it is not there.
+    async fn environment(&self, door: &Door) -> Result<Option<String>, Fault> {
+        if self.packages.is_empty() {
+            return Ok(None);
+        }
+        // The agent of a session has no network of its own, so it cannot have packages downloaded either.
+        if door.agent.is_some() {
+            return Err(Fault::Arguments(PACKAGES_OF_AGENT.to_owned()));
+        }
+        let request = CreatePackageEnvironment {
+            python: door.shared.interpreter.clone(),
+            packages: self.packages.to_vec(),
+            wait_ms: WAIT_MS_MAX,
+            ..CreatePackageEnvironment::default()
+        };
+        let made = door.client().await?.create_package_environment(&request).await?;
+        match made.state {
+            PackageEnvironmentState::Ready => Ok(Some(made.name)),
+            PackageEnvironmentState::Building => Err(Fault::Installing),
+            PackageEnvironmentState::Failed => {
+                Err(Fault::NotInstalled(made.error.unwrap_or_default()))
+            }
+        }
+    }
 }
+
+/// Why the agent of a session gets no packages.
+const PACKAGES_OF_AGENT: &str = "packages cannot be added here; the user can start the agent's session with an \
+     environment that has them (`windlass env create`)";
 
 /// What a call does with a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +123,8 @@ pub(crate) struct CallSession {
 
 impl CachedSession {
     fn of(session: &Session) -> Self {
-        Self { id: session.id.clone(), kind: session.kind.clone() }
+        let (id, kind) = (session.id.clone(), session.kind.clone());
+        Self { id, kind, environment: session.environment.clone() }
     }
 }
 
@@ -111,19 +152,21 @@ pub(crate) async fn find_or_make(
     call: &ClientCall,
     request: SessionRequest<'_>,
 ) -> Result<CallSession, Fault> {
+    let environment = request.environment(door).await?;
+    let environment = environment.as_deref();
     match call.scope.session(request.name().as_deref())? {
         SessionTarget::ById(id) => {
             check_scope(call, &id, Intent::Work)?;
-            if request.language.is_some() {
+            if request.language.is_some() || environment.is_some() {
                 let session = door.client().await?.session(&id).await?;
-                request.check_kind(&id, &session.kind)?;
+                request.check(&CachedSession::of(&session), environment)?;
             }
             Ok(CallSession { id, note: None, name: None })
         }
         SessionTarget::Own { name, or } => {
-            if let Some(CachedSession { id, kind }) = door.shared.session_cache.get(&name) {
-                request.check_kind(&id, &kind)?;
-                return Ok(CallSession { id, note: None, name: Some(name) });
+            if let Some(cached) = door.shared.session_cache.get(&name) {
+                request.check(&cached, environment)?;
+                return Ok(CallSession { id: cached.id, note: None, name: Some(name) });
             }
             let client = door.client().await?;
             let (session, note) = match live(client, &name, or.as_ref()).await? {
@@ -133,9 +176,9 @@ pub(crate) async fn find_or_make(
                     return Err(Fault::Foreign(found.id));
                 }
                 Some(found) => (found, None),
-                None => make(door, client, call, &name, request.language).await?,
+                None => make(door, client, call, &name, request.language, environment).await?,
             };
-            request.check_kind(&session.id, &session.kind)?;
+            request.check(&session, environment)?;
             let id = session.id.clone();
             door.shared.session_cache.put(&name, session);
             Ok(CallSession { id, note, name: Some(name) })
@@ -216,6 +259,7 @@ async fn make(
     call: &ClientCall,
     name: &str,
     language: Option<&str>,
+    environment: Option<&str>,
 ) -> Result<(CachedSession, Option<String>), Fault> {
     let before = last_use(client, name).await?;
     // Another process has created the session meanwhile.
@@ -234,7 +278,8 @@ async fn make(
         }
     }
     let is_default = language.is_none_or(|language| language == kinds::DEFAULT.name);
-    let interpreter = door.shared.interpreter.clone().filter(|_| is_default);
+    let has_own = is_default && environment.is_none();
+    let interpreter = door.shared.interpreter.clone().filter(|_| has_own);
     let permissions = door.shared.permissions;
     let agent =
         language.is_some_and(is_agent).then(|| AgentRequest { permissions, ..<_>::default() });
@@ -246,6 +291,7 @@ async fn make(
             workspace: call.workspace.as_ref().map(|path| path.to_string_lossy().into_owned()),
             worker: language.map(str::to_owned),
             interpreter: interpreter.clone(),
+            environment: environment.map(str::to_owned),
             agent: agent.clone(),
             policy: call.policy.clone(),
             idle_s: Some(IDLE_S),

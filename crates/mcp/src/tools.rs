@@ -65,7 +65,7 @@ async fn run(
 ) -> Result<CallToolResponse, Fault> {
     let arguments = arguments?;
     let (name, language) = (arguments.session.as_deref(), arguments.language.as_deref());
-    let request = SessionRequest { name, language };
+    let request = SessionRequest { name, language, packages: &arguments.packages };
     let limits = reply_limits(arguments.wait_seconds, arguments.max_tokens);
     follow::run(door, call, request, arguments.code, limits).await
 }

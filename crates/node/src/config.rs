@@ -195,9 +195,10 @@ impl Config {
     }
 
     /// The directories of the node in which sessions can write.
-    pub(crate) fn written_dirs(&self) -> [PathBuf; 5] {
+    pub(crate) fn written_dirs(&self) -> [PathBuf; 6] {
         let (workspaces, families) = (self.workspaces_dir(), self.families_dir());
-        [workspaces, self.legacy_pool_dir(), families, self.tmp_dir(), self.agents_dir()]
+        let (agents, packages) = (self.agents_dir(), self.packages_dir());
+        [workspaces, self.legacy_pool_dir(), families, self.tmp_dir(), agents, packages]
     }
 
     /// Names of the Python interpreters in the user's environments file and of the usual ones on PATH.
@@ -216,6 +217,11 @@ impl Config {
     /// The homes of agents, and which conversations are in them.
     pub(crate) fn agents_dir(&self) -> PathBuf {
         self.state_dir.join("agents")
+    }
+
+    /// The package environments, and the caches of the installers that build them.
+    pub(crate) fn packages_dir(&self) -> PathBuf {
+        self.state_dir.join("packages")
     }
 
     /// Where the directories of a twin are built before they are moved to its family. No session can write

@@ -21,6 +21,7 @@ use crate::doors::AgentDoor;
 use crate::keepers::Keepers;
 use crate::log;
 use crate::metrics::Metrics;
+use crate::packages::PackageEnvironments;
 use crate::pieces::RecentPieces;
 use crate::placeholders::Placeholders;
 use crate::provision::{Provision, ProvisionParts};
@@ -88,6 +89,7 @@ pub(crate) struct HostSide {
     pub secrets: Arc<Secrets>,
     /// The conversations that agents hold.
     pub agents: Agents,
+    pub packages: Arc<PackageEnvironments>,
     /// Provides workers for sessions.
     pub provision: Arc<Provision>,
 }
@@ -110,6 +112,7 @@ impl HostSide {
         let keepers = Arc::new(Keepers::new(config.clone()));
         let (records, stock) = (config.placeholders_dir(), config.placeholders_stock());
         let placeholders = Arc::new(Placeholders::new(records, stock));
+        let packages = Arc::new(PackageEnvironments::load(config.clone(), trust.clone()));
         let provision = Arc::new(Provision::new(ProvisionParts {
             config: config.clone(),
             epoch,
@@ -121,7 +124,7 @@ impl HostSide {
             secrets: secrets.clone(),
         }));
         let agents = Agents::default();
-        Self { workers, keepers, cgroups, placeholders, secrets, agents, provision }
+        Self { workers, keepers, cgroups, placeholders, secrets, agents, packages, provision }
     }
 }
 

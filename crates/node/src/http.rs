@@ -4,6 +4,7 @@
 mod body;
 mod connection_slots;
 mod egress;
+mod environments;
 mod events;
 mod files;
 mod intake;
@@ -59,7 +60,8 @@ fn router(context: App) -> Router {
         .route("/v1/sessions/{session}/displays/{seq}", get(output::display))
         .route("/v1/tools/host", get(tools::attach))
         .route("/v1/sessions/{session}/tools", get(tools_list::list))
-        .route("/v1/environments", get(node::environments))
+        .route("/v1/environments", get(environments::list).post(environments::create))
+        .route("/v1/environments/{name}", get(environments::look).delete(environments::remove))
         .route("/v1/workers", get(node::workers))
         .route("/v1/health", get(node::health))
         .route("/v1/version", get(node::version))

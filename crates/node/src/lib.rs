@@ -22,6 +22,7 @@ mod keepers;
 pub mod log;
 mod metrics;
 mod nursery;
+mod packages;
 mod passing;
 mod pieces;
 mod placeholders;

@@ -82,6 +82,8 @@ pub(crate) struct SessionSpec<'a> {
     pub policy: &'a Policy,
     /// Whether the node made the workspace, for this session or for its parent.
     pub in_new_workspace: bool,
+    /// The virtual environment of its package environment.
+    pub environment: Option<&'a Path>,
 }
 
 impl Provision {
@@ -97,13 +99,7 @@ impl Provision {
     /// Gets a worker for a session, with all its resources. Blocks: it writes to the disk and starts
     /// processes, so the thread that serves turns must not call it.
     pub fn acquire(&self, spec: &SessionSpec<'_>) -> Result<Lease, Failure> {
-        let dir = SessionDir::make(
-            &self.config,
-            &self.trust,
-            spec.id,
-            spec.wanted,
-            spec.in_new_workspace,
-        )?;
+        let dir = SessionDir::make(&self.config, &self.trust, spec)?;
         let (session, cgroups) = (spec.id.clone(), Vec::new());
         let mut resources = SessionResources { session, dir, cgroups, socket: None };
         match self.start(spec, &mut resources) {

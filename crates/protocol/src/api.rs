@@ -92,6 +92,10 @@ pub struct CreateSession {
     /// at or above the workspace, else the interpreter on PATH.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interpreter: Option<String>,
+    /// The package environment whose interpreter and packages the code uses, instead of `interpreter`. `POST
+    /// /v1/environments` makes one. Only the worker `python` takes one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<String>,
     /// The directory that the code works in. Default: a new directory for this session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
@@ -183,6 +187,9 @@ pub struct Session {
     #[serde(default)]
     pub kind: String,
     pub workspace: String,
+    /// The package environment that the session uses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<String>,
     /// The directory that the workspace is a copy of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_from: Option<String>,

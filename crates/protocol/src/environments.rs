@@ -6,6 +6,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::event::StartedBy;
 use crate::kinds::{self, WorkerKind};
+use crate::packages::PackageEnvironment;
 
 /// The version of the configuration file.
 pub const FILE_VERSION: u32 = 1;
@@ -140,6 +141,9 @@ pub struct EnvironmentList {
     /// Why the user's configuration file is not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The package environments, which the node builds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub packages: Vec<PackageEnvironment>,
 }
 
 /// The current state of an environment.

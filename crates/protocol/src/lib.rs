@@ -25,6 +25,7 @@ pub mod kinds;
 pub mod limits;
 pub mod link;
 pub mod nursery;
+pub mod packages;
 pub mod parts;
 pub mod policy;
 pub mod server_holder;

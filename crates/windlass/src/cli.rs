@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    agent, attach, completions, doctor, down, du, egress, environments, fork, install, interrupt,
-    kernels, kill, logs, man, mcp, node, policy, prune, ps, repl, run, secret, servers, status,
-    token, tools, uninstall, up, worker, workers,
+    agent, attach, completions, doctor, down, du, egress, env, environments, fork, install,
+    interrupt, kernels, kill, logs, man, mcp, node, policy, prune, ps, repl, run, secret, servers,
+    status, token, tools, uninstall, up, worker, workers,
 };
 use crate::terminal::Terminal;
 
@@ -53,6 +53,7 @@ enum CliCommand {
     Secret(secret::Args),
     Tools(tools::Args),
     Servers(servers::Args),
+    Env(env::Args),
     Environments(environments::Args),
     Workers(workers::Args),
     Kernels(kernels::Args),
@@ -119,6 +120,7 @@ fn dispatch(command: CliCommand, terminal: &mut Terminal) -> anyhow::Result<Exit
             CliCommand::Secret(args) => secret::run(args, terminal).await,
             CliCommand::Tools(args) => tools::run(args, terminal).await,
             CliCommand::Servers(args) => servers::run(args, terminal).await,
+            CliCommand::Env(args) => env::run(args, terminal).await,
             CliCommand::Environments(args) => environments::run(args, terminal).await,
             CliCommand::Workers(args) => workers::run(args, terminal).await,
             CliCommand::Attach(args) => attach::run(args, terminal).await,

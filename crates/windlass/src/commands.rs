@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod down;
 pub mod du;
 pub mod egress;
+pub mod env;
 pub mod environments;
 pub mod fork;
 pub mod hold_server;

@@ -21,6 +21,7 @@ mod follow;
 mod node_access;
 mod outlook;
 mod output_bytes;
+mod package_options;
 mod policy_options;
 mod service_manager;
 mod session_guard;

@@ -70,6 +70,22 @@ export type ControlState = "enforced" | "not_enforced" | "not_asked";
 /** Which directories of a workspace a fork copies. */
 export type CopyScope = "needed" | "all";
 
+/** The request for an environment. If it is there already, nothing is built. */
+export interface CreatePackageEnvironment {
+  /** Also packages that have no wheel: their own code builds them, in the sandbox of the build. Default: wheels only. */
+  allow_source_builds?: boolean;
+  /** The text of a lock file, instead of packages. Every package in it needs a hash. */
+  lock?: string | null;
+  /** Letters, digits, `-`, `_` and `.`. Default: the node derives a name from the packages and the interpreter, so the same request finds the same environment. */
+  name?: string | null;
+  /** Packages of the index, each with an optional version: `pandas`, `numpy>=2,<3`, `requests[socks]==2.32.5`. */
+  packages?: string[];
+  /** The version of Python (`3.12`), or the interpreter as for a session. Default: `python3` on PATH. */
+  python?: string | null;
+  /** How long the reply may wait for the build. Default: 0. */
+  wait_ms?: number;
+}
+
 /** The request for a new session. */
 export interface CreateSession {
   /** Settings of an agent. Only the workers `agent` and `acp` have them. */
@@ -80,6 +96,8 @@ export interface CreateSession {
   deadline_ms?: number | null;
   /** Environment variables to add. */
   env?: Record<string, string>;
+  /** The package environment whose interpreter and packages the code uses, instead of `interpreter`. `POST /v1/environments` makes one. Only the worker `python` takes one. */
+  environment?: string | null;
   /** The session's id. Default: the node generates one. */
   id?: SessionId | null;
   /** The idle timeout: the session ends after this many seconds without a client and without a turn. 0: never. Default: the node's idle timeout, one day unless the node was started with another. */
@@ -208,6 +226,8 @@ export interface EnvironmentList {
   environments: Environment[];
   /** Why the user's configuration file is not used. */
   error?: string | null;
+  /** The package environments, which the node builds. */
+  packages?: PackageEnvironment[];
 }
 
 /** The code of a failure. It is the same at every door and in the journal. */
@@ -739,6 +759,29 @@ export interface OutputView {
 /** The owner of sessions: a name that a client gives to its sessions, so that it can offer tools to all of them. */
 export type Owner = string;
 
+/** A package environment. */
+export interface PackageEnvironment {
+  /** The session that builds it, or that built it. Its output is the output of the build. */
+  build?: SessionId | null;
+  created_at_ms: number;
+  /** The directory of the virtual environment. */
+  directory: string;
+  /** Why the build failed. */
+  error?: string | null;
+  /** The lock file: all packages with version and hashes. Only in the reply for one environment. */
+  lock?: string | null;
+  name: string;
+  /** The packages of the request. */
+  packages?: string[];
+  /** The interpreter that it was made with. */
+  python: string;
+  state: PackageEnvironmentState;
+  /** When a session last started with it. */
+  used_at_ms: number;
+}
+
+export type PackageEnvironmentState = "building" | "ready" | "failed";
+
 /** Who answers an agent's requests for permission. */
 export type PermissionPolicy = "allow" | "ask" | "refuse";
 
@@ -920,6 +963,8 @@ export interface Session {
   /** The default deadline of turns that the session was created with. Absent: the node's default. */
   deadline_ms?: number | null;
   ended?: Ended | null;
+  /** The package environment that the session uses. */
+  environment?: string | null;
   /** The session that this session was forked from. */
   forked_from?: SessionId | null;
   hold?: Hold | null;

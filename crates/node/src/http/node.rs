@@ -1,7 +1,5 @@
 //! The node itself: health, version, environments, metrics, disk usage, stop.
 
-use std::time::Duration;
-
 use axum::Json;
 use axum::extract::State;
 use axum::http::header;
@@ -10,11 +8,9 @@ use serde::Serialize;
 use utoipa::{OpenApi, ToSchema};
 use windlass_protocol::api::{ApiError, NodeStatus, StopNode, WorkerList};
 use windlass_protocol::disk::{DiskUse, PruneRequest, Pruned};
-use windlass_protocol::environments::{EnvironmentList, EnvironmentsQuery};
-use windlass_protocol::limits::WAIT_MS_MAX;
 
 use super::App;
-use super::body::{Asked, JsonBody};
+use super::body::JsonBody;
 use super::openapi::Document;
 use super::reply::Answer;
 use crate::disk;
@@ -35,19 +31,6 @@ pub(super) async fn health() -> Json<Health> {
 #[utoipa::path(get, path = "/v1/version", responses((status = 200, body = NodeStatus)))]
 pub(super) async fn version(State(app): State<App>) -> Json<NodeStatus> {
     Json(app.status())
-}
-
-/// For which interpreters workers are kept ready.
-#[utoipa::path(get, path = "/v1/environments", params(EnvironmentsQuery),
-    responses((status = 200, body = EnvironmentList)))]
-pub(super) async fn environments(
-    State(app): State<App>,
-    Asked(query): Asked<EnvironmentsQuery>,
-) -> Json<EnvironmentList> {
-    let wait = Duration::from_millis(query.wait_ms.min(WAIT_MS_MAX));
-    // After the wait, the reply shows the current state.
-    let _ = tokio::time::timeout(wait, app.host.provision.settled()).await;
-    Json(app.host.provision.environments())
 }
 
 /// The kinds of worker that sessions can request, and what is missing for them on this machine.

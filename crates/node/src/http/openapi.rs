@@ -3,7 +3,9 @@
 
 use utoipa::OpenApi;
 
-use super::{egress, events, files, node, output, secrets, sessions, tools, tools_list, turns};
+use super::{
+    egress, environments, events, files, node, output, secrets, sessions, tools, tools_list, turns,
+};
 
 /// The OpenAPI document.
 #[derive(Debug, OpenApi)]
@@ -46,7 +48,10 @@ use super::{egress, events, files, node, output, secrets, sessions, tools, tools
         output::display,
         tools::attach,
         tools_list::list,
-        node::environments,
+        environments::list,
+        environments::create,
+        environments::look,
+        environments::remove,
         node::workers,
         node::health,
         node::version,

@@ -56,7 +56,7 @@ pub(super) async fn create(
             (Some(request), Some(pending))
         }
     };
-    let MadeSession { handle, left_out } = start::create(&app, id, wanted, first).await?;
+    let MadeSession { handle, left_out, .. } = start::create(&app, id, wanted, first).await?;
     let turn = match pending {
         None => None,
         Some(pending) => Some(pending.answer(&app, &handle).await?),

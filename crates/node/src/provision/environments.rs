@@ -116,7 +116,7 @@ impl Environments {
 
     pub fn list(&self) -> EnvironmentList {
         let environments = self.list.iter().map(Environment::info).collect();
-        EnvironmentList { environments, error: self.error.clone() }
+        EnvironmentList { environments, error: self.error.clone(), packages: Vec::new() }
     }
 
     pub async fn settled(&self) {

@@ -115,6 +115,7 @@ impl Planner {
             family_dir: self.config.families_dir(),
             tmp: None,
             agent_home: None,
+            environment: None,
         };
         for own in [&dir.workspace, &dir.family_dir] {
             session_dir::make(&self.config, own, 0o700).ok()?;
@@ -134,7 +135,7 @@ impl Planner {
         SurveyInput {
             workspace: dir.workspace.clone(),
             workspace_is_new: dir.workspace_is_new,
-            node_files: recipe.program.iter().cloned().collect(),
+            node_files: recipe.program.iter().chain(&dir.environment).cloned().collect(),
             needed: recipe.needed.clone(),
             tmp: dir.tmp.clone(),
             agent_home: dir.agent_home.clone(),

@@ -9,6 +9,7 @@ use windlass_protocol::api::CreateSession;
 use windlass_protocol::kinds::agent::is_agent;
 use windlass_protocol::{ErrorCode, SessionId};
 
+use super::SessionSpec;
 use crate::agents::homes;
 use crate::config::Config;
 use crate::failure::Failure;
@@ -29,17 +30,14 @@ pub(crate) struct SessionDir {
     pub tmp: Option<PathBuf>,
     /// The home of its agent, if its worker is one.
     pub agent_home: Option<PathBuf>,
+    /// The virtual environment of its package environment, which it reads.
+    pub environment: Option<PathBuf>,
 }
 
 impl SessionDir {
     /// Makes the directories, except the temporary one.
-    pub fn make(
-        config: &Config,
-        trust: &Trust,
-        id: &SessionId,
-        wanted: &CreateSession,
-        made_by_node: bool,
-    ) -> Result<Self, Failure> {
+    pub fn make(config: &Config, trust: &Trust, spec: &SessionSpec<'_>) -> Result<Self, Failure> {
+        let SessionSpec { id, wanted, in_new_workspace: made_by_node, .. } = *spec;
         let workspace = match &wanted.workspace {
             Some(named) => client_workspace(named, trust)?,
             None => {
@@ -54,7 +52,17 @@ impl SessionDir {
         })?;
         let workspace_is_new = wanted.workspace.is_none();
         let agent_home = agent_home(config, id, wanted)?;
-        Ok(Self { workspace, workspace_is_new, made_by_node, family_dir, tmp: None, agent_home })
+        let environment = spec.environment.map(Path::to_owned);
+        let tmp = None;
+        Ok(Self {
+            workspace,
+            workspace_is_new,
+            made_by_node,
+            family_dir,
+            tmp,
+            agent_home,
+            environment,
+        })
     }
 
     /// Makes the temporary directory.

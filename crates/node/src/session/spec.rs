@@ -41,6 +41,9 @@ pub(super) struct Spec {
     /// The session's first room, in which its twins' directories are made (`windlass_protocol::family`).
     #[serde(default)]
     pub room: Option<PathBuf>,
+    /// The package environment that its worker runs in.
+    #[serde(default)]
+    pub environment: Option<String>,
     /// The home of the session's agent.
     #[serde(default)]
     pub agent_home: Option<PathBuf>,

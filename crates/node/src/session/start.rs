@@ -36,6 +36,7 @@ use super::{INBOX_MAX, OwnerInbox, Request, SessionHandle, preparing};
 use crate::clock::now_ms;
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::packages::UsedEnvironment;
 use crate::provision::{
     KeeperEndpoint, Lease, SessionResources, SessionSpec, WorkerParts, WorkerStart,
 };
@@ -80,7 +81,7 @@ async fn make_reserved(
 ) -> Result<MadeSession, Failure> {
     let made = make(&context, id.clone(), order).await;
     match made {
-        Ok((actor, MadeSession { handle, left_out })) => {
+        Ok((actor, MadeSession { handle, left_out, environment })) => {
             if let Some(first) = first {
                 handle.send(first).await?;
             }
@@ -92,7 +93,7 @@ async fn make_reserved(
             if context.host.placeholders.are_needed_by(&id) && context.host.placeholders.are_few() {
                 drop(tokio::task::spawn_blocking(move || context.host.placeholders.stock_up()));
             }
-            Ok(MadeSession { handle, left_out })
+            Ok(MadeSession { handle, left_out, environment })
         }
         Err(failure) => {
             context.forget(&id);
@@ -115,7 +116,7 @@ async fn make(
     };
     let facts = prepared.log.facts();
     let half = NodeHalf::new(facts.epoch, facts.last_link);
-    let PreparedSession { log, keeper, launch, spec, resources, left_out } = prepared;
+    let PreparedSession { log, keeper, launch, spec, resources, left_out, environment } = prepared;
     let link = match reach_keeper(keeper, half, launch).await {
         Ok(link) => link,
         Err(error) => {
@@ -132,7 +133,7 @@ async fn make(
         }
     };
     let (actor, handle) = assemble(context, SessionMachine::default(), log, link, spec);
-    Ok((actor, MadeSession { handle, left_out }))
+    Ok((actor, MadeSession { handle, left_out, environment }))
 }
 
 /// Connects to a session's keeper and sends it the launch message.
@@ -166,6 +167,8 @@ struct PreparedSession {
     /// Released if the keeper cannot be reached.
     resources: SessionResources,
     left_out: NotCopied,
+    /// Held until the session can be seen to use it.
+    environment: Option<UsedEnvironment>,
 }
 
 /// A new session, and what is not in the copy of its workspace.
@@ -173,6 +176,8 @@ struct PreparedSession {
 pub(crate) struct MadeSession {
     pub handle: SessionHandle,
     pub left_out: NotCopied,
+    /// Held until the session is listed. Then its summary names the environment.
+    environment: Option<UsedEnvironment>,
 }
 
 fn prepare(
@@ -199,12 +204,18 @@ fn prepare(
         wanted.workspace = Some(copy.path.display().to_string());
         (copied_from, left_out) = (Some(copy.from), copy.left_out);
     }
+    // Held until the session is listed as one that uses the environment.
+    let environment = context.host.packages.for_session(&wanted)?;
+    if let Some(used) = &environment {
+        wanted.interpreter = Some(used.venv.display().to_string());
+    }
     let wanted = &wanted;
     let in_new_workspace = match inherited {
         Some(inherited) => inherited.in_new_workspace,
         None => wanted.workspace.is_none(),
     };
-    let spec = SessionSpec { id, wanted, policy: &policy, in_new_workspace };
+    let venv = environment.as_ref().map(|used| &*used.venv);
+    let spec = SessionSpec { id, wanted, policy: &policy, in_new_workspace, environment: venv };
     let acquired = context.host.provision.acquire(&spec);
     if acquired.is_err() && copied_from.is_some() {
         session_dirs::remove(&context.config, &context.config.workspace_of(id));
@@ -230,6 +241,7 @@ fn prepare(
                 spec,
                 resources: lease.resources,
                 left_out,
+                environment,
             })
         }
         Err(failure) => {
@@ -277,6 +289,7 @@ fn spec_of(context: &Context, wanted: &CreateSession, policy: Policy, lease: &Le
         cgroups: lease.resources.cgroups.clone(),
         tmp: lease.resources.dir.tmp.clone(),
         owner: wanted.owner.clone(),
+        environment: wanted.environment.clone(),
         room: Some(lease.resources.dir.family_dir.clone()),
         agent_home: lease.resources.dir.agent_home.clone(),
         zygote_of: lease.worker.zygote_of.clone(),
@@ -426,6 +439,7 @@ fn info_with(facts: &SessionFacts, state: SessionState, spec: &Spec) -> api::Ses
         worker: facts.worker.clone().unwrap_or_default(),
         kind: facts.created.worker_kind.clone(),
         workspace: facts.created.workspace.clone(),
+        environment: spec.environment.clone(),
         copied_from: spec.copied_from.clone(),
         created_at_ms: facts.created.created_at_ms,
         turn: None,

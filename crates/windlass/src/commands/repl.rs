@@ -18,6 +18,7 @@ use crate::answers::{AnswerReader, Echo};
 use crate::commands::run::{after_command, create_in};
 use crate::duration::Timeout;
 use crate::follow::{CtrlC, FollowEnd, Person, SessionFollower};
+use crate::package_options::PackageOptions;
 use crate::policy_options::PolicyOptions;
 use crate::session_guard::SessionGuard;
 use crate::terminal::Terminal;
@@ -53,7 +54,7 @@ pub struct Args {
         long,
         value_name = "ID",
         conflicts_with_all = [
-            "workspace", "interpreter", "keep", "idle", "WorkerOptions", "PolicyOptions"
+            "workspace", "interpreter", "keep", "idle", "WorkerOptions", "PackageOptions", "PolicyOptions"
         ]
     )]
     session: Option<SessionId>,
@@ -75,6 +76,8 @@ pub struct Args {
     idle: Option<Timeout>,
     #[command(flatten)]
     worker: WorkerOptions,
+    #[command(flatten)]
+    packages: PackageOptions,
     #[command(flatten)]
     policy: PolicyOptions,
 }
@@ -98,9 +101,12 @@ async fn interact(
             let workspace = WorkspaceChoice::choose(args.workspace.as_deref(), terminal)?;
             let (afterwards, idle_s) = after_command(args.keep, args.idle);
             let worker = args.worker.worker.clone();
-            let terminal = args.worker.terminal(worker.as_deref());
             let named = args.interpreter.as_deref();
-            let wanted = CreateSession { worker, terminal, idle_s, ..CreateSession::default() };
+            let environment = args.packages.environment(&client, named, terminal).await?;
+            let named = named.filter(|_| environment.is_none());
+            let terminal = args.worker.terminal(worker.as_deref());
+            let wanted =
+                CreateSession { worker, environment, terminal, idle_s, ..CreateSession::default() };
             let made = create_in(&client, workspace, named, policy, wanted);
             guard.create(afterwards, made).await?
         }

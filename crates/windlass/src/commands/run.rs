@@ -14,6 +14,7 @@ use windlass_protocol::{SessionId, kinds};
 use crate::answers::AnswerReader;
 use crate::duration::Timeout;
 use crate::follow::{CtrlC, FollowEnd, Person, SessionFollower};
+use crate::package_options::PackageOptions;
 use crate::policy_options::PolicyOptions;
 use crate::session_guard::{AfterCommand, SessionGuard};
 use crate::terminal::Terminal;
@@ -59,7 +60,7 @@ pub struct Args {
         long,
         value_name = "ID",
         conflicts_with_all = [
-            "workspace", "interpreter", "keep", "idle", "WorkerOptions", "PolicyOptions"
+            "workspace", "interpreter", "keep", "idle", "WorkerOptions", "PackageOptions", "PolicyOptions"
         ]
     )]
     session: Option<SessionId>,
@@ -81,6 +82,8 @@ pub struct Args {
     idle: Option<Timeout>,
     #[command(flatten)]
     worker: WorkerOptions,
+    #[command(flatten)]
+    packages: PackageOptions,
     #[command(flatten)]
     policy: PolicyOptions,
 }
@@ -125,9 +128,12 @@ async fn run_code(
             let workspace = WorkspaceChoice::choose(args.workspace.as_deref(), terminal)?;
             let (afterwards, idle_s) = after_command(args.keep, args.idle);
             let worker = args.worker.choose(&client, args.file.as_deref(), &code).await?;
-            let terminal = args.worker.terminal(worker.as_deref());
             let named = args.interpreter.as_deref();
-            let wanted = CreateSession { worker, terminal, idle_s, ..CreateSession::default() };
+            let environment = args.packages.environment(&client, named, terminal).await?;
+            let named = named.filter(|_| environment.is_none());
+            let terminal = args.worker.terminal(worker.as_deref());
+            let wanted =
+                CreateSession { worker, environment, terminal, idle_s, ..CreateSession::default() };
             let made = create_in(&client, workspace, named, policy, wanted);
             guard.create(afterwards, made).await?
         }

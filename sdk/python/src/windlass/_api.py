@@ -84,6 +84,23 @@ ControlState = Literal["enforced", "not_enforced", "not_asked"]
 CopyScope = Literal["needed", "all"]
 
 
+class CreatePackageEnvironment(TypedDict, total=False):
+    """The request for an environment. If it is there already, nothing is built."""
+
+    # Also packages that have no wheel: their own code builds them, in the sandbox of the build. Default: wheels only.
+    allow_source_builds: bool
+    # The text of a lock file, instead of packages. Every package in it needs a hash.
+    lock: Optional[str]
+    # Letters, digits, `-`, `_` and `.`. Default: the node derives a name from the packages and the interpreter, so the same request finds the same environment.
+    name: Optional[str]
+    # Packages of the index, each with an optional version: `pandas`, `numpy>=2,<3`, `requests[socks]==2.32.5`.
+    packages: list[str]
+    # The version of Python (`3.12`), or the interpreter as for a session. Default: `python3` on PATH.
+    python: Optional[str]
+    # How long the reply may wait for the build. Default: 0.
+    wait_ms: int
+
+
 class CreateSession(TypedDict, total=False):
     """The request for a new session."""
 
@@ -95,6 +112,8 @@ class CreateSession(TypedDict, total=False):
     deadline_ms: Optional[int]
     # Environment variables to add.
     env: dict[str, str]
+    # The package environment whose interpreter and packages the code uses, instead of `interpreter`. `POST /v1/environments` makes one. Only the worker `python` takes one.
+    environment: Optional[str]
     # The session's id. Default: the node generates one.
     id: Optional[SessionId]
     # The idle timeout: the session ends after this many seconds without a client and without a turn. 0: never. Default: the node's idle timeout, one day unless the node was started with another.
@@ -250,6 +269,8 @@ class EnvironmentList(_EnvironmentList, total=False):
 
     # Why the user's configuration file is not used.
     error: Optional[str]
+    # The package environments, which the node builds.
+    packages: list[PackageEnvironment]
 
 # The code of a failure. It is the same at every door and in the journal.
 ErrorCode = Literal["bad_request", "message_too_large", "overloaded", "session_not_found", "session_exists", "not_here", "session_ended", "session_busy", "fork_refused", "fork_limit", "workspace_too_large", "turn_not_found", "turn_not_running", "state_lost", "limit_memory", "limit_processes", "limit_disk", "limit_wall_time", "not_enforceable", "unauthorized", "worker_failed", "protocol_error", "worker_died", "keeper_lost", "deadline_passed", "unstoppable", "session_closed", "disk_full", "file_not_found", "file_conflict", "path_refused", "tool_not_found", "tool_failed", "tool_deadline_passed", "tool_host_gone", "tool_cancelled", "would_deadlock", "version_mismatch", "shutting_down", "already_running", "not_found", "internal"]
@@ -866,6 +887,33 @@ class OutputView(_OutputView, total=False):
 # The owner of sessions: a name that a client gives to its sessions, so that it can offer tools to all of them.
 Owner = str
 
+
+class _PackageEnvironment(TypedDict):
+    created_at_ms: int
+    # The directory of the virtual environment.
+    directory: str
+    name: str
+    # The interpreter that it was made with.
+    python: str
+    state: PackageEnvironmentState
+    # When a session last started with it.
+    used_at_ms: int
+
+
+class PackageEnvironment(_PackageEnvironment, total=False):
+    """A package environment."""
+
+    # The session that builds it, or that built it. Its output is the output of the build.
+    build: Optional[SessionId]
+    # Why the build failed.
+    error: Optional[str]
+    # The lock file: all packages with version and hashes. Only in the reply for one environment.
+    lock: Optional[str]
+    # The packages of the request.
+    packages: list[str]
+
+PackageEnvironmentState = Literal["building", "ready", "failed"]
+
 # Who answers an agent's requests for permission.
 PermissionPolicy = Literal["allow", "ask", "refuse"]
 
@@ -1092,6 +1140,8 @@ class Session(_Session, total=False):
     # The default deadline of turns that the session was created with. Absent: the node's default.
     deadline_ms: Optional[int]
     ended: Optional[Ended]
+    # The package environment that the session uses.
+    environment: Optional[str]
     # The session that this session was forked from.
     forked_from: Optional[SessionId]
     hold: Optional[Hold]
