@@ -87,11 +87,19 @@ class Input:
             pass
         return self.take(size)
 
-    def exactly(self, size):
-        """`size` bytes; fewer only at the end of input. Negative: everything up to the end."""
-        while (size < 0 or len(self._unread) < size) and self.more():
+    def up_to(self, size):
+        """`size` bytes. If there are fewer, asks for one answer that is not empty, and returns what there is then: a
+        short answer is the whole answer. Empty at the end of input."""
+        if len(self._unread) < size:
+            while self.more() and not self._unread:
+                pass
+        return self.take(size)
+
+    def everything(self):
+        """Everything up to the end of input."""
+        while self.more():
             pass
-        return self.take(size if size >= 0 else len(self._unread))
+        return self.take(len(self._unread))
 
     def characters(self, size):
         """`size` characters; fewer only at the end of input."""
@@ -219,7 +227,7 @@ class ByteStream(_Stream, io.BufferedIOBase):
         self._source = source
 
     def read(self, size=-1, /):
-        return self._source.exactly(-1 if size is None else size)
+        return self._source.everything() if size is None or size < 0 else self._source.up_to(size)
 
     def read1(self, size=-1, /):
         return self._source.some(io.DEFAULT_BUFFER_SIZE if size is None or size < 0 else size)
@@ -265,7 +273,7 @@ class TextStream(_Stream, io.TextIOBase):
 
     def read(self, size=-1, /):
         if size is None or size < 0:
-            return _universal(_decode(self._source.exactly(-1)))
+            return _universal(_decode(self._source.everything()))
         return self._source.characters(size)
 
     def readline(self, size=-1, /):
