@@ -1,8 +1,10 @@
 """Host tools from plain functions, against a real node."""
 
 import asyncio
+import contextlib
 import dataclasses
 import enum
+import io
 import threading
 import time
 import unittest
@@ -29,6 +31,54 @@ class Point:
 
 class Options(TypedDict, total=False):
     deep: bool
+
+
+class Verbose(NodeCase):
+    def test_a_verbose_client_shows_calls_with_arguments_results_and_errors(self):
+        client = self.client(verbose=True)
+        session = self.session(client)
+
+        def price(article: str) -> float:
+            return {"tea": 4.25}[article]
+
+        async def slow(text: str) -> str:
+            return text * 1000
+
+        session.tools(price, slow)
+        shown = io.StringIO()
+        with contextlib.redirect_stderr(shown):
+            session.run("tools.price('tea')").raise_for_error()
+            self.assertEqual(session.run("tools.price('gold')").outcome, "error")
+            session.run("len(tools.slow('ab'))").raise_for_error()
+        lines = shown.getvalue().splitlines()
+        self.assertEqual(len(lines), 6, lines)
+        head = f"windlass: [{session.id} "
+        for line, expected in zip(
+            lines,
+            (
+                '-> price({"article":"tea"})',
+                "<- price: 4.25 (",
+                '-> price({"article":"gold"})',
+                "!! price: KeyError: 'gold' (",
+                '-> slow({"text":"ab"})',
+                '<- slow: "abab',
+            ),
+        ):
+            self.assertTrue(line.startswith(head), line)
+            self.assertIn(expected, line)
+        self.assertLess(len(lines[-1]), 600)
+
+    def test_other_clients_show_nothing(self):
+        session = self.session()
+        session.tools(len_of)
+        shown = io.StringIO()
+        with contextlib.redirect_stderr(shown):
+            session.run("tools.len_of(text='abc')").raise_for_error()
+        self.assertEqual(shown.getvalue(), "")
+
+
+def len_of(text: str) -> int:
+    return len(text)
 
 
 class Tools(NodeCase):

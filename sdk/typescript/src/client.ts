@@ -1,15 +1,21 @@
 // The client of one node: finds the node, starts it if none runs, creates sessions.
 
+import { resolve } from "node:path";
+
 import { type Environment, findAddress } from "./address.js";
 import { Agent, agentRequest, type AgentSettings, workerOf } from "./agent.js";
 import type {
   Created,
   CreateSession,
+  Environment as WorkerEnvironment,
+  EnvironmentList,
   NodeStatus,
   PolicyRequest,
   Session as SessionView,
   SessionList,
   StopSessions,
+  WorkerInfo,
+  WorkerList,
 } from "./api.js";
 import { Door, RETRY_FOR_MS_DEFAULT } from "./door.js";
 import { hasCode } from "./errors.js";
@@ -18,6 +24,7 @@ import type { Tools } from "./offer.js";
 import { path } from "./paths.js";
 import { findProgram } from "./program.js";
 import { checkWorker, type HostProviders, providerEnvironment, providerTools } from "./providers.js";
+import { absolutePolicy, absoluteProgram } from "./relative.js";
 import { Session } from "./session.js";
 import { freshId } from "./turn.js";
 
@@ -41,6 +48,11 @@ export interface WindlassOptions {
   retryForMs?: number;
   /** Used instead of the process's environment. */
   env?: Environment;
+  /**
+   * Shows the calls of host tools as they happen: arguments, results and errors. `true` writes lines to standard
+   * error; a function gets the lines. Default: false.
+   */
+  verbose?: boolean | ((line: string) => void);
 }
 
 export interface SessionOptions extends HostProviders {
@@ -90,6 +102,7 @@ export class Windlass {
       program: options.start === false ? undefined : options.bin ?? (env["WINDLASS_BIN"] || findProgram()),
       env,
       retryForMs: options.retryForMs ?? RETRY_FOR_MS_DEFAULT,
+      showCall: options.verbose === true ? console.error : options.verbose || undefined,
     });
   }
 
@@ -108,7 +121,10 @@ export class Windlass {
       // With a chosen id the request can be sent again and creates only one session.
       id: options.id ?? freshId("s"),
       env: providerEnvironment(providers, options.env),
-      policy: typeof policy === "string" ? { preset: policy } : policy,
+      workspace: options.workspace === undefined ? undefined : resolve(options.workspace),
+      interpreter:
+        options.interpreter === undefined ? undefined : absoluteProgram(options.interpreter),
+      policy: typeof policy === "string" ? { preset: policy } : policy && absolutePolicy(policy),
       interrupt_grace_ms: interruptGraceMs,
       output_quota_bytes: outputQuotaBytes,
       idle_s: idleSeconds === undefined ? undefined : Math.ceil(idleSeconds),
@@ -164,6 +180,23 @@ export class Windlass {
   /** The current state of the node. */
   status(): Promise<NodeStatus> {
     return this.#door.json<NodeStatus>({ method: "GET", path: path(["version"]), repeat: "freely" });
+  }
+
+  /**
+   * The interpreters for which workers are kept ready. Waits up to `waitMs` until none of them is being prepared.
+   */
+  async environments(options: { waitMs?: number } = {}): Promise<WorkerEnvironment[]> {
+    const { waitMs } = options;
+    const place = path(["environments"], { wait_ms: waitMs });
+    const call = { method: "GET", path: place, repeat: "freely", waitMs } as const;
+    return (await this.#door.json<EnvironmentList>(call)).environments;
+  }
+
+  /** The kinds of worker that sessions can have, and what is missing for each on the node's machine. */
+  async workers(): Promise<WorkerInfo[]> {
+    const place = path(["workers"]);
+    const list = await this.#door.json<WorkerList>({ method: "GET", path: place, repeat: "freely" });
+    return list.workers;
   }
 
   /** Stops the node. */

@@ -96,6 +96,8 @@ export interface DoorOptions {
   program: string | undefined;
   env: Environment;
   retryForMs: number;
+  /** Gets a line for each begin and end of a host tool call, if the client is verbose. */
+  showCall?: ((line: string) => void) | undefined;
 }
 
 export class Door {
@@ -115,6 +117,10 @@ export class Door {
   /** Aborts when the client is closed. */
   get closed(): AbortSignal {
     return this.#closing.signal;
+  }
+
+  get showCall(): ((line: string) => void) | undefined {
+    return this.#options.showCall;
   }
 
   get retryForMs(): number {

@@ -11,6 +11,7 @@ import { decodeFrame, encodeMessage, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX } from "
 import type { Offer } from "./offer.js";
 import { path } from "./paths.js";
 import { ArgumentsRefused, checkArguments, type ToolCall } from "./tool.js";
+import { ShownCall } from "./verbose.js";
 import { within } from "./within.js";
 
 /** How long the node may take to answer a handshake or a declaration. */
@@ -57,6 +58,7 @@ export class Link {
   private constructor(
     private readonly socket: WebSocket,
     address: string,
+    private readonly showCall: ((line: string) => void) | undefined,
   ) {
     this.ended = new Promise((resolve) => {
       socket.once("close", (code) => {
@@ -96,7 +98,7 @@ export class Link {
       address.kind === "socket"
         ? `ws+unix:${address.path}:${place}`
         : `ws://${address.authority}${place}`;
-    const link = new Link(new WebSocket(url, options), describe(address));
+    const link = new Link(new WebSocket(url, options), describe(address), door.showCall);
     try {
       await link.#answered("send its welcome");
     } catch (thrown) {
@@ -195,12 +197,15 @@ export class Link {
   async #answer(call: ToolCall, open: Open, key: string): Promise<void> {
     let ok = true;
     let body: Buffer;
+    const shown = this.showCall && new ShownCall(call, this.showCall);
+    shown?.began(open.arguments);
     try {
       body = await this.#run(call, open);
     } catch (thrown) {
       ok = false;
       body = failureBody(thrown);
     }
+    shown?.ended(ok, body);
     const { session, turn, call: number } = call;
     try {
       await this.#send({ kind: "tool_result", session, turn, call: number, ok }, body, call.signal);

@@ -26,6 +26,8 @@ export class Display {
 export class TurnResult {
   readonly id: string;
   readonly session: string;
+  /** The turn's number in its session. */
+  readonly number: number;
   readonly state: TurnState;
   /** How it ended; `undefined` if it has not ended. */
   readonly outcome: Outcome | undefined;
@@ -49,6 +51,7 @@ export class TurnResult {
   constructor(turn: TurnView, result: string | undefined, displays: readonly Display[]) {
     this.id = turn.id;
     this.session = turn.session;
+    this.number = turn.number;
     this.state = turn.state;
     this.outcome = turn.outcome ?? undefined;
     this.output = turn.output.text;

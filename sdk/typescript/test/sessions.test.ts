@@ -1,6 +1,8 @@
 // Sessions and turns, against a real node.
 
 import assert from "node:assert/strict";
+import { mkdir, realpath } from "node:fs/promises";
+import { join, relative } from "node:path";
 import { after, before, describe, test } from "node:test";
 
 import { type Session, TurnFailed, type Windlass, WindlassError } from "../src/index.js";
@@ -24,6 +26,31 @@ describe("a session", LIMIT, () => {
     assert.deepEqual([second.ok, second.output, second.result], [true, "hé\n21\n", "21"]);
     assert.equal(second.throwIfError(), second);
     assert.ok(second.usage!.wall_ms >= 0);
+    assert.deepEqual([first.number, second.number], [1, 2]);
+  });
+
+  test("of a node that tells its kinds of worker and its environments", async () => {
+    const kinds = (await w.workers()).map((worker) => worker.name);
+    assert.ok(kinds.includes("python") && kinds.includes("shell"), kinds.join());
+    const environments = await w.environments({ waitMs: 10 });
+    assert.ok(Array.isArray(environments));
+  });
+
+  test("works in the client's directories when paths are relative", async () => {
+    await mkdir(join(node.base, "work"));
+    await mkdir(join(node.base, "out"));
+    const base = await realpath(node.base);
+    const to = (name: string): string => relative(process.cwd(), join(base, name));
+    await using s = await w.session({
+      workspace: to("work"),
+      policy: { writable: [to("out"), "~/windlass-not-there"], hidden: [to("keys")] },
+    });
+    const view = await s.look();
+    assert.equal(view.workspace, join(base, "work"));
+    assert.ok(view.policy!.writable.includes(join(base, "out")), view.policy!.writable.join());
+    assert.ok(view.policy!.hidden.includes(join(base, "keys")), view.policy!.hidden.join());
+    const turn = await s.run(`open(${JSON.stringify(join(base, "out", "file"))}, "w").write("x")`);
+    assert.equal(turn.result, "1", turn.output);
   });
 
   test("tells an error of the code's with its name and traceback", async () => {

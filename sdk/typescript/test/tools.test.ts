@@ -52,6 +52,28 @@ describe("a tool", LIMIT, () => {
     assert.match(help.result!, /Find pages/);
   });
 
+  test("is shown by a verbose client with arguments, result and error", async () => {
+    const lines: string[] = [];
+    const verbose = node.client({ verbose: (line) => lines.push(line) });
+    await using s = await verbose.session();
+    await s.tools({
+      price: tool({
+        run: ({ article }: { article?: string }) => {
+          if (article !== "tea") throw new RangeError(`no ${article}\nat all`);
+          return 4.25;
+        },
+      }),
+    });
+    await s.run("tools.price(article='tea')\ntools.price(article='g' * 1000)");
+    const [first, second, third, fourth] = lines;
+    assert.equal(lines.length, 4, lines.join("\n"));
+    assert.ok(first!.startsWith(`windlass: [${s.id} 1.`), first);
+    assert.ok(first!.endsWith(` -> price({"article":"tea"})`), first);
+    assert.match(second!, / <- price: 4\.25 \(\d+ ms\)$/);
+    assert.ok(third!.length < 500 && third!.includes("ggg...)"), third);
+    assert.match(fourth!, / !! price: RangeError: no g+\.\.\. \(\d+ ms\)$/);
+  });
+
   test("that throws raises in the code with its message and its class, and leaves the session whole", async () => {
     await using s = await w.session();
     class Missing extends Error {}

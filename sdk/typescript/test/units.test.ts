@@ -1,10 +1,12 @@
 // What needs no node: frames, server-sent events, addresses.
 
 import assert from "node:assert/strict";
+import { resolve } from "node:path";
 import { test } from "node:test";
 
 import { chooseDirs, findAddress } from "../src/address.js";
 import { decodeFrame, encodeFrame, encodeMessage } from "../src/frame.js";
+import { absolutePolicy, absoluteProgram } from "../src/relative.js";
 import { SseParser } from "../src/sse.js";
 
 test("events come out whole however they are cut", () => {
@@ -80,5 +82,22 @@ test("an address is host and port and nothing that could be a secret", () => {
   }
   assert.throws(() => findAddress({ url: "http://windlass", token: "short" }, {}), {
     code: "bad_token",
+  });
+});
+
+test("relative paths are made absolute, and names that the node looks up stay", () => {
+  for (const [named, expected] of [
+    ["python3", "python3"],
+    ["/usr/bin/python3", "/usr/bin/python3"],
+    ["venv/bin/python", resolve("venv/bin/python")],
+    ["./python3", resolve("python3")],
+  ] as const) {
+    assert.equal(absoluteProgram(named), expected, named);
+  }
+  const policy = absolutePolicy({ writable: ["out", "~/x", "/y"], shown: [".git"], preset: "open" });
+  assert.deepEqual(policy, {
+    writable: [resolve("out"), "~/x", "/y"],
+    shown: [".git"],
+    preset: "open",
   });
 });

@@ -24,6 +24,7 @@ from ._results import OutputRange, TurnResult, input_of
 from ._tool import Function, Tool, tool
 from ._transport import Transport
 from ._request_bodies import PathText, PolicyArgument, session_body, turn_body
+from ._verbose import CallPrinter
 
 #: How long to wait for the interrupt of a turn whose task was cancelled, in seconds.
 INTERRUPT_WAIT = 5.0
@@ -36,12 +37,18 @@ class AsyncWindlass:
     """A node, for `asyncio`; see `Windlass`. No request is sent before the first `await`."""
 
     def __init__(
-        self, *, url: Optional[str] = None, token: Optional[str] = None, start: bool = True
+        self,
+        *,
+        url: Optional[str] = None,
+        token: Optional[str] = None,
+        start: bool = True,
+        verbose: bool = False,
     ) -> None:
         self._address = _address.find(url, token, start)
         self._transport = AsyncTransport(self._address)
         #: For tool hosts, which use their own threads.
         self._blocking = Transport(self._address)
+        self._blocking.printer = CallPrinter() if verbose else None
         self._transport.on_reached = self._tell_hosts
         self._hosts: list[ToolHost] = []
 
@@ -109,6 +116,20 @@ class AsyncWindlass:
     async def status(self) -> api.NodeStatus:
         """The current state of the node."""
         return await self._transport.perform(calls.node_status())
+
+    async def environments(self, *, wait: float = 0) -> list[api.Environment]:
+        """The interpreters for which workers are kept ready. Waits up to `wait` seconds until none of
+        them is being prepared."""
+        return await self._transport.perform(calls.environments(wait))
+
+    async def workers(self) -> list[api.WorkerInfo]:
+        """The kinds of worker that sessions can have, and what is missing for each on the node's
+        machine."""
+        return await self._transport.perform(calls.workers())
+
+    async def stop_node(self, sessions: api.StopSessions) -> None:
+        """Stops the node. `"end"` ends its sessions first; `"keep"` leaves them for the next node."""
+        await self._transport.perform(calls.stop_node(sessions))
 
     async def tools(self, *functions: Function, owner: str) -> ToolHost:
         """Offers functions as tools to all sessions of that owner, present and future. Async functions

@@ -400,6 +400,16 @@ def node_status() -> Flow[api.NodeStatus]:
     return cast(api.NodeStatus, (yield Call("GET", path("version"))).json())
 
 
+def environments(wait: float) -> Flow[list[api.Environment]]:
+    place = path("environments", wait_ms=int(wait * 1000) or None)
+    answer = yield Call("GET", place, wait=ANSWER_WAIT + wait)
+    return cast("list[api.Environment]", answer.json()["environments"])
+
+
+def workers() -> Flow[list[api.WorkerInfo]]:
+    return cast("list[api.WorkerInfo]", (yield Call("GET", path("workers"))).json()["workers"])
+
+
 def stop_node(sessions: api.StopSessions) -> Flow[api.NodeStatus]:
     answer = yield post(path("node", "stop"), {"sessions": sessions}, Repeat.IF_NOT_SENT)
     return cast(api.NodeStatus, answer.json())

@@ -21,6 +21,7 @@ from ._results import OutputRange, TurnResult, input_of
 from ._tool import Function, tool
 from ._transport import Stream, Transport
 from ._request_bodies import PathText, PolicyArgument, session_body, turn_body
+from ._verbose import CallPrinter
 
 #: Answers the code's `input()`. Gets the prompt, and whether the answer is a secret.
 OnInput = Callable[[str, bool], Optional[str]]
@@ -30,13 +31,20 @@ class Windlass:
     """A node: the user's own, started if none runs, or one behind a URL.
 
     With `url` (or WINDLASS_URL) and `token` (or WINDLASS_TOKEN) it is the node behind that TCP
-    door, which is never started from here. `start=False` never starts a node.
+    door, which is never started from here. `start=False` never starts a node. `verbose=True` shows
+    the calls of host tools on standard error as they happen: arguments, results and errors.
     """
 
     def __init__(
-        self, *, url: Optional[str] = None, token: Optional[str] = None, start: bool = True
+        self,
+        *,
+        url: Optional[str] = None,
+        token: Optional[str] = None,
+        start: bool = True,
+        verbose: bool = False,
     ) -> None:
         self._transport = Transport(_address.find(url, token, start))
+        self._transport.printer = CallPrinter() if verbose else None
         self._hosts: list[ToolHost] = []
         # Fail here, and not at the first use, if no node of this version answers.
         self._transport.connect()
@@ -116,6 +124,20 @@ class Windlass:
     def status(self) -> api.NodeStatus:
         """The current state of the node."""
         return self._transport.perform(calls.node_status())
+
+    def environments(self, *, wait: float = 0) -> list[api.Environment]:
+        """The interpreters for which workers are kept ready. Waits up to `wait` seconds until none of
+        them is being prepared."""
+        return self._transport.perform(calls.environments(wait))
+
+    def workers(self) -> list[api.WorkerInfo]:
+        """The kinds of worker that sessions can have, and what is missing for each on the node's
+        machine."""
+        return self._transport.perform(calls.workers())
+
+    def stop_node(self, sessions: api.StopSessions) -> None:
+        """Stops the node. `"end"` ends its sessions first; `"keep"` leaves them for the next node."""
+        self._transport.perform(calls.stop_node(sessions))
 
     def tools(self, *functions: Function, owner: str) -> ToolHost:
         """Offers functions as tools to all sessions of that owner, present and future."""

@@ -355,6 +355,8 @@ class ToolHost:
 
     def _run(self, job: _Job) -> None:
         call = job.call
+        printer = self._transport.printer
+        began = printer.began(call, job.body) if printer is not None else 0.0
         token = CURRENT.set(call)
         try:
             body, ok = memoryview(encode_result(job.tool.call(job.body))), True
@@ -362,6 +364,8 @@ class ToolHost:
             body, ok = memoryview(encode_error(error)), False
         finally:
             CURRENT.reset(token)
+        if printer is not None:
+            printer.ended(call, ok, body, began)
         self._answer(job, ok, body)
 
     def _answer(self, job: _Job, ok: bool, body: memoryview) -> None:
@@ -416,10 +420,14 @@ class ToolHost:
 
     async def _run_async(self, job: _Job) -> None:
         CURRENT.set(job.call)
+        printer = self._transport.printer
+        began = printer.began(job.call, job.body) if printer is not None else 0.0
         try:
             body, ok = memoryview(encode_result(await job.tool.call(job.body))), True
         except BaseException as error:
             body, ok = memoryview(encode_error(error)), False
+        if printer is not None:
+            printer.ended(job.call, ok, body, began)
         if len(body) <= CHUNK_BYTES_MAX:
             self._answer(job, ok, body)
         else:

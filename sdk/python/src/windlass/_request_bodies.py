@@ -1,5 +1,5 @@
-"""Request bodies from the caller's arguments: seconds become milliseconds, absent arguments are
-left out."""
+"""Request bodies from the caller's arguments: seconds become milliseconds, relative paths become
+absolute, absent arguments are left out."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def session_body(
         "id": id,
         # The node runs in another directory, where a relative path means another path.
         "workspace": None if workspace is None else os.path.abspath(workspace),
-        "policy": {"preset": policy} if isinstance(policy, str) else policy,
-        "interpreter": None if interpreter is None else os.fspath(interpreter),
+        "policy": {"preset": policy} if isinstance(policy, str) else _absolute_policy(policy),
+        "interpreter": None if interpreter is None else _program(os.fspath(interpreter)),
         "env": dict(env) if env else None,
         "owner": owner,
         "worker": worker,
@@ -60,6 +60,29 @@ def turn_body(
         "output_bytes_max": output_bytes_max,
     }
     return cast(api.SubmitTurn, {k: v for k, v in body.items() if v is not None})
+
+
+def _program(named: str) -> str:
+    """A relative path becomes absolute. The node looks up a bare name on its PATH."""
+    bare = os.path.basename(named) == named and not os.path.isdir(named)
+    return named if bare else os.path.abspath(named)
+
+
+#: The fields of a policy that hold paths. `shown` has names of the preset's lists too, and stays.
+_PATH_FIELDS = ("readable", "writable", "hidden")
+
+
+def _absolute_policy(policy: Optional[Mapping[str, Any]]) -> Optional[Mapping[str, Any]]:
+    if policy is None:
+        return None
+    paths = {name: policy[name] for name in _PATH_FIELDS if policy.get(name) is not None}
+    return {**policy, **{name: [_absolute(one) for one in each] for name, each in paths.items()}}
+
+
+def _absolute(path: PathText) -> str:
+    """The node expands `~/`."""
+    text = os.fspath(path)
+    return text if text == "~" or text.startswith("~/") else os.path.abspath(text)
 
 
 def _ms(seconds: Optional[float]) -> Optional[int]:

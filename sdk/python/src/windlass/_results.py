@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional
 
@@ -33,6 +34,10 @@ class DisplayResult:
     @property
     def text(self) -> str:
         return self.data.decode("utf-8", "replace")
+
+    def json(self) -> Any:
+        """The value of a display in JSON."""
+        return json.loads(self.data)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from . import _calls as calls
 from ._address import CONNECT_WAIT, Address
 from ._calls import Again, Answer, Call, Failure, Flow, Outage
 from ._http import ANSWER_BYTES_MAX, AnswerParser, Head, Malformed
+from ._verbose import CallPrinter
 
 #: Number of idle connections that are kept. Another one is closed.
 IDLE_MAX = 16
@@ -198,6 +199,8 @@ class Transport:
         self._closed = False
         #: Notified when a node was reached: tool hosts that lost their connection try again.
         self.reached = threading.Condition()
+        #: Shows the calls of host tools, if the client is verbose.
+        self.printer: Optional[CallPrinter] = None
 
     def connect(self) -> None:
         """Connects once, so that an absent node is reported at once."""
