@@ -33,7 +33,7 @@ To use a node over TCP, set WINDLASS_URL (for example http://127.0.0.1:8040) and
 
 #[derive(Debug, Parser)]
 #[command(name = "windlass", version, about = ABOUT, after_help = AFTER_HELP)]
-#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+#[command(arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: CliCommand,
@@ -157,6 +157,23 @@ mod tests {
     fn every_visible_command_says_what_it_does() {
         for command in command().get_subcommands().filter(|command| !command.is_hide_set()) {
             assert!(command.get_about().is_some(), "{} has no help", command.get_name());
+        }
+    }
+
+    #[test]
+    fn help_and_a_command_print_what_the_command_prints_with_the_option_help() {
+        let printed = |args: &[&str]| {
+            let args = ["windlass"].iter().chain(args);
+            command().try_get_matches_from(args).unwrap_err().to_string()
+        };
+        for sub in command().get_subcommands() {
+            let name = sub.get_name();
+            assert_eq!(printed(&["help", name]), printed(&[name, "--help"]), "{name}");
+            for below in sub.get_subcommands() {
+                let path = [name, below.get_name()];
+                let by_option = printed(&[path[0], path[1], "--help"]);
+                assert_eq!(printed(&["help", path[0], path[1]]), by_option, "{path:?}");
+            }
         }
     }
 }
