@@ -68,6 +68,15 @@ impl NodeAddress {
         }
     }
 
+    /// The error of a failed connect.
+    pub(crate) fn unreachable(&self, cause: io::Error) -> ClientError {
+        let address = self.to_string();
+        match self {
+            Self::Socket(_) => ClientError::Unreachable { address, cause },
+            Self::Tcp(_) => ClientError::RemoteUnreachable { address, cause },
+        }
+    }
+
     /// Adds the headers that name the node and authorize the request.
     pub(crate) fn introduce(&self, headers: &mut HeaderMap) {
         const SOCKET_HOST: HeaderValue = HeaderValue::from_static("windlass");

@@ -309,7 +309,7 @@ impl Client {
         match self.pool().take().await {
             Ok(connection) => Ok(connection),
             Err(cause) => self.reach(cause).await.map_err(|error| {
-                let gone = matches!(error, ClientError::Unreachable { .. });
+                let gone = error.is_unreachable();
                 FailedAttempt {
                     error,
                     again: if gone { RetrySafety::Safe } else { RetrySafety::Never },

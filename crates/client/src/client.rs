@@ -196,7 +196,7 @@ impl Client {
     }
 
     fn unreachable(&self, cause: io::Error) -> ClientError {
-        ClientError::Unreachable { address: self.pool().address().to_string(), cause }
+        self.pool().address().unreachable(cause)
     }
 }
 

@@ -26,6 +26,9 @@ pub enum ClientError {
     #[error("no node answers at {address}: {cause}")]
     Unreachable { address: String, cause: io::Error },
     #[error("the node's address is not a plain URL such as http://127.0.0.1:8040")]
+    /// The same of a node that is reached over TCP.
+    #[error("no node answers at {address}: {cause}")]
+    RemoteUnreachable { address: String, cause: io::Error },
     BadUrl,
     /// The message does not repeat the token.
     #[error("the node's token is malformed: a token has 64 hexadecimal digits")]
@@ -52,7 +55,7 @@ impl ClientError {
             Self::Api(error) => error.code.as_str(),
             Self::Dirs(_) => "bad_directory",
             Self::TooLarge { .. } => ErrorCode::MessageTooLarge.as_str(),
-            Self::Unreachable { .. } => "unreachable",
+            Self::Unreachable { .. } | Self::RemoteUnreachable { .. } => "unreachable",
             Self::BadUrl => "bad_url",
             Self::BadToken | Self::Token(_) => "bad_token",
             Self::Cut { .. } => "connection_lost",
@@ -72,6 +75,11 @@ impl ClientError {
             Self::Unreachable { .. } => "start a node with: windlass up".into(),
             Self::BadUrl => {
                 "set WINDLASS_URL to the URL that `windlass status` prints on the node's machine"
+                    .into()
+            }
+            Self::RemoteUnreachable { .. } => {
+                "check WINDLASS_URL; on the node's machine, `windlass status` shows the address that the node \
+                 listens at, and `windlass up --listen ADDRESS:PORT` starts a node that listens"
                     .into()
             }
             Self::BadToken => "set WINDLASS_TOKEN to what `windlass token` prints".into(),
@@ -100,6 +108,17 @@ impl ClientError {
         match self {
             Self::Api(error) => Some(error.code),
             Self::VersionMismatch { .. } => Some(ErrorCode::VersionMismatch),
+    /// Whether no node listens at all: there is no socket, or nobody listens at it.
+    pub fn is_absence(&self) -> bool {
+        let Self::Unreachable { cause, .. } = self else { return false };
+        matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+    }
+
+    /// Whether the connection to the node could not be made, so that nothing was sent.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::RemoteUnreachable { .. })
+    }
+
             _ => None,
         }
     }

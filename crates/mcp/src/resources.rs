@@ -92,7 +92,7 @@ pub(crate) async fn list(door: &Door) -> Result<ListResourcesResult, ErrorData> 
     let client = client.with_start(StartNode::Never);
     let sessions = match client.sessions(WhichSessions::Live).await {
         Ok(list) => list.sessions,
-        Err(ClientError::Unreachable { .. }) => Vec::new(),
+        Err(error) if error.is_unreachable() => Vec::new(),
         Err(error) => return Err(ErrorData::internal_error(error.to_string(), None)),
     };
     let resources = sessions.iter().take(LIST_MAX).map(|session| {

@@ -38,11 +38,17 @@ pub async fn try_connect_or_start() -> Result<Client, ClientError> {
     connect(start).await
 }
 
-/// Connects to a running node. Returns `None` if no node is running.
+/// Connects to a running node with a typed error. The client never starts a node, also not later.
+pub async fn try_connect() -> Result<Client, ClientError> {
+    connect(StartNode::Never).await
+}
+
+/// Connects to a running node. Returns `None` if no node is running. A node that `WINDLASS_URL` names and that does
+/// not answer is an error: that node may run, and have sessions.
 pub async fn connect_if_running() -> anyhow::Result<Option<Client>> {
     match connect(StartNode::Never).await {
         Ok(client) => Ok(Some(client)),
-        Err(ClientError::Unreachable { .. }) => Ok(None),
+        Err(error) if error.is_absence() => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
@@ -80,7 +86,8 @@ async fn connect(start: StartNode) -> Result<Client, ClientError> {
 pub async fn close(client: &Client, session: &SessionId) -> Result<(), ClientError> {
     let client = client.with_start(StartNode::Never).with_retry_for(Duration::ZERO);
     match client.close_session(session, CloseQuery::default()).await {
-        Ok(_) | Err(ClientError::Unreachable { .. } | ClientError::Cut { .. }) => Ok(()),
+        Ok(_) | Err(ClientError::Cut { .. }) => Ok(()),
+        Err(error) if error.is_unreachable() => Ok(()),
         Err(ClientError::Api(error))
             if matches!(error.code, ErrorCode::ShuttingDown | ErrorCode::SessionEnded) =>
         {

@@ -258,7 +258,8 @@ async fn attend(command: &mut watch::Receiver<CommandState>) {
         loop {
             if let Ok(Some(client)) = node_access::connect_if_running().await {
                 match client.events(&session, end).next().await {
-                    Err(ClientError::Unreachable { .. } | ClientError::Cut { .. }) => {}
+                    Err(ClientError::Cut { .. }) => {}
+                    Err(error) if error.is_unreachable() => {}
                     // The session has ended or cannot be followed.
                     _ => break,
                 }

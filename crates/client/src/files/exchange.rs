@@ -83,8 +83,7 @@ impl Exchange {
     ) -> Result<Self, ClientError> {
         let name = format!("{method} {}", uri.split('?').next().unwrap_or_default());
         let address = client.pool().address();
-        let unreachable = |cause| ClientError::Unreachable { address: address.to_string(), cause };
-        let stream = address.connect().await.map_err(unreachable)?;
+        let stream = address.connect().await.map_err(|cause| address.unreachable(cause))?;
         let (mut sender, wire) = http1::handshake(TokioIo::new(stream)).await.map_err(cut)?;
         let mut request = Request::new(body.0);
         *request.method_mut() = method;
