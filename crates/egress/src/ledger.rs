@@ -199,7 +199,7 @@ impl Ledger {
         let mut entries: Vec<_> = counts.entries.iter().collect();
         entries.sort_by_key(|(_, entry)| Reverse(entry.last));
         let decisions = entries.into_iter().map(decision).collect();
-        EgressLog { since_ms: self.since_ms, decisions }
+        EgressLog { since_ms: self.since_ms, decisions, from_journal: false }
     }
 }
 

@@ -193,6 +193,8 @@ export interface EgressDecision {
 export interface EgressLog {
   /** The decisions, latest first. */
   decisions: EgressDecision[];
+  /** The session has ended, so the decisions come from its journal. The journal has the time of the first decision of each kind, but no counts: `count`, `sent_bytes` and `received_bytes` are 0. */
+  from_journal?: boolean;
   /** When counting began: the start of the session, or a later start of the node. */
   since_ms: number;
 }

@@ -10,6 +10,10 @@ pub struct EgressLog {
     pub since_ms: u64,
     /// The decisions, latest first.
     pub decisions: Vec<EgressDecision>,
+    /// The session has ended, so the decisions come from its journal. The journal has the time of the first decision of
+    /// each kind, but no counts: `count`, `sent_bytes` and `received_bytes` are 0.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub from_journal: bool,
 }
 
 /// The connections to one host and port with the same decision, added up.

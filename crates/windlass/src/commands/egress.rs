@@ -11,7 +11,8 @@ use crate::{duration, node_access, size};
 
 /// Show the network connections that a session tried to make
 ///
-/// Prints one line for each host, port and decision, the latest first.
+/// Prints one line for each host, port and decision, the latest first. Of an ended session the counts and bytes are
+/// not known.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The session id, as listed by `windlass ps`
@@ -28,6 +29,7 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
         terminal.say(&serde_json::to_string_pretty(&log)?)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let row = if log.from_journal { recorded_row } else { counted_row };
     let rows: Vec<_> = log.decisions.iter().map(row).collect();
     let lines =
         table(["HOST", "PORT", "DECISION", "COUNT", "SENT", "RECEIVED", "LAST", "REASON"], &rows);
@@ -42,7 +44,14 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(decision: &EgressDecision) -> [String; 8] {
+/// A decision of an ended session.
+fn recorded_row(decision: &EgressDecision) -> [String; 8] {
+    let [host, port, answer, _, _, _, last, reason] = counted_row(decision);
+    let unknown = || "-".to_owned();
+    [host, port, answer, unknown(), unknown(), unknown(), last, reason]
+}
+
+fn counted_row(decision: &EgressDecision) -> [String; 8] {
     [
         decision.host.clone(),
         decision.port.to_string(),

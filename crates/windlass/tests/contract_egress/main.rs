@@ -9,6 +9,7 @@ mod packages;
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
+use windlass_client::protocol::api::{CloseQuery, EgressDecision, EgressLog};
 use windlass_client::protocol::policy::Network;
 use windlass_client::protocol::{EventKind, Seq};
 use windlass_testkit::{PATIENCE, TestNode, wait_for_event};
@@ -258,6 +259,17 @@ async fn contract_52_every_decision_is_counted_and_reported() {
         assert!(event.turn.is_some(), "it says which turn it was");
         after = event.seq;
     }
+
+    // The decisions of an ended session can still be read, from its journal.
+    inside.client.close_session(&inside.session, CloseQuery::default()).await.unwrap();
+    let ended = inside.client.egress(&inside.session).await.unwrap();
+    assert!(ended.from_journal && !log.from_journal, "{ended:?}");
+    let kinds = |log: &EgressLog| -> Vec<_> {
+        let one = |d: &EgressDecision| (d.host.clone(), d.port, d.allowed, d.reason.clone());
+        log.decisions.iter().map(one).collect()
+    };
+    assert_eq!(kinds(&ended), kinds(&log));
+    assert!(ended.decisions.iter().all(|d| d.count == 0 && d.last_at_ms >= ended.since_ms));
 }
 
 #[tokio::test]

@@ -219,13 +219,18 @@ class EgressDecision(_EgressDecision, total=False):
     reason: str
 
 
-class EgressLog(TypedDict):
-    """All egress decisions of a session, by host. Empty if the policy has no host list."""
-
+class _EgressLog(TypedDict):
     # The decisions, latest first.
     decisions: list[EgressDecision]
     # When counting began: the start of the session, or a later start of the node.
     since_ms: int
+
+
+class EgressLog(_EgressLog, total=False):
+    """All egress decisions of a session, by host. Empty if the policy has no host list."""
+
+    # The session has ended, so the decisions come from its journal. The journal has the time of the first decision of each kind, but no counts: `count`, `sent_bytes` and `received_bytes` are 0.
+    from_journal: bool
 
 # Why a session ended.
 EndReason = Literal["closed", "worker_exited", "start_failed", "wall_time", "idle", "protocol_error", "keeper_lost", "node_gone"]
