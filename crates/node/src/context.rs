@@ -196,6 +196,7 @@ impl Context {
             sessions: self.sessions.count(),
             runtime_dir: self.config.runtime_dir.display().to_string(),
             state_dir: self.config.state_dir.display().to_string(),
+            socket: Some(self.config.socket().display().to_string()),
             listen: tcp.map(|address| address.to_string()),
             storage: Some(self.storage()),
         }

@@ -519,6 +519,9 @@ pub struct NodeStatus {
     pub sessions: usize,
     pub runtime_dir: String,
     pub state_dir: String,
+    /// The unix socket of the HTTP door. Absent if the node is of an earlier release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<String>,
     /// The address of the TCP door. Absent if the door is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,

@@ -726,6 +726,8 @@ export interface NodeStatus {
   pid: number;
   runtime_dir: string;
   sessions: number;
+  /** The unix socket of the HTTP door. Absent if the node is of an earlier release. */
+  socket?: string | null;
   started_at_ms: number;
   state_dir: string;
   /** Absent if the node is of an earlier release. */

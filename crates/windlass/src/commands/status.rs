@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
+use anyhow::Context;
+
 use crate::terminal::{Terminal, Tone};
 use crate::{duration, exit, node_access, storage_notes};
 
@@ -14,15 +16,33 @@ pub struct Args {
     /// Print JSON; null if no node is running
     #[arg(long)]
     json: bool,
+    /// Print only the path of the node's socket
+    #[arg(long, conflicts_with = "json")]
+    socket: bool,
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let Some(client) = node_access::connect_if_running_or_say(terminal, args.json).await? else {
+    let running = if args.socket {
+        node_access::connect_if_running().await?
+    } else {
+        node_access::connect_if_running_or_say(terminal, args.json).await?
+    };
+    let Some(client) = running else {
+        if args.socket {
+            terminal.note("no node is running; start one with: windlass up")?;
+        }
         return Ok(ExitCode::from(exit::NO_NODE));
     };
     let status = client.node_status().await?;
     if args.json {
         terminal.say(&serde_json::to_string_pretty(&status)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.socket {
+        let socket = status
+            .socket
+            .context("the node is of an earlier release and does not tell its socket")?;
+        terminal.say(&socket)?;
         return Ok(ExitCode::SUCCESS);
     }
     let up = terminal.tone(Tone::Good, "up");
@@ -32,6 +52,10 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
         ("running for", duration::show(since(status.started_at_ms))),
         ("sessions", status.sessions.to_string()),
         ("listens at", status.listen.unwrap_or_else(|| "its socket only".to_owned())),
+        (
+            "socket",
+            status.socket.unwrap_or_else(|| "not told by this release of the node".to_owned()),
+        ),
         ("runtime", status.runtime_dir),
         ("state", status.state_dir),
     ] {

@@ -852,6 +852,8 @@ class NodeStatus(_NodeStatus, total=False):
 
     # The address of the TCP door. Absent if the door is closed.
     listen: Optional[str]
+    # The unix socket of the HTTP door. Absent if the node is of an earlier release.
+    socket: Optional[str]
     # Absent if the node is of an earlier release.
     storage: Optional[StateStorage]
 
