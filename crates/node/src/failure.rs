@@ -115,6 +115,7 @@ impl Failure {
             | ErrorCode::ToolHostGone
             | ErrorCode::ToolCancelled
             | ErrorCode::AlreadyRunning => 410,
+            ErrorCode::MethodNotAllowed => 405,
             ErrorCode::FileConflict => 412,
             ErrorCode::MessageTooLarge | ErrorCode::WorkspaceTooLarge => 413,
             ErrorCode::NotHere => 421,
@@ -224,6 +225,9 @@ pub fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::Internal => "look at the node's log and report it",
     }
 }
+        ErrorCode::MethodNotAllowed => {
+            "send a method that the header Allow names; GET /v1/openapi.json describes them"
+        }
 
 const FORK_LIMIT: &str = "fork one of its twins: each can be forked as often again as the original could when it was made";
 

@@ -71,6 +71,6 @@ fn router(context: App) -> Router {
         .route("/v1/node/prune", post(node::prune))
         .route("/v1/node/stop", post(node::stop))
         .fallback(reply::no_page)
-        .method_not_allowed_fallback(reply::no_page)
+        .method_not_allowed_fallback(reply::no_method)
         .with_state(context)
 }

@@ -88,6 +88,8 @@ pub enum ErrorCode {
     NotFound,
     /// A bug in Windlass.
     Internal,
+    /// The path exists, but not for the method of the request.
+    MethodNotAllowed,
 }
 
 impl ErrorCode {
@@ -137,6 +139,7 @@ impl ErrorCode {
             Self::Internal => "internal",
         }
     }
+            Self::MethodNotAllowed => "method_not_allowed",
 
     /// Whether the same request may succeed later without a change.
     pub fn retryable(self) -> bool {

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 use windlass_client::Client;
 use windlass_client::protocol::api::{
     CloseQuery, EventsQuery, ForkSession, OutputQuery, TurnQuery,
@@ -137,6 +139,38 @@ async fn contract_57_every_refusal_has_a_code_and_a_remedy() {
             let text = answer[field].as_str().unwrap_or_default();
             assert!(!text.is_empty(), "{method} {path} has no {field}: {answer}");
         }
+    }
+}
+
+#[tokio::test]
+async fn contract_57_a_wrong_method_is_told_with_the_right_ones_and_an_unknown_path_is_not_found() {
+    let (node, _client, session) = scene().await;
+    let turns = format!("/v1/sessions/{session}/turns");
+    for (method, path, status, code, allow) in [
+        ("DELETE", "/v1/health", 405, "method_not_allowed", Some("GET,HEAD")),
+        ("PATCH", "/v1/sessions", 405, "method_not_allowed", Some("GET,HEAD,POST")),
+        ("GET", &*turns, 405, "method_not_allowed", Some("POST")),
+        ("GET", "/v1/node/stop", 405, "method_not_allowed", Some("POST")),
+        ("GET", "/v1/nothing", 404, "not_found", None),
+        ("GET", "/", 404, "not_found", None),
+    ] {
+        let mut stream = UnixStream::connect(node.dirs().socket()).await.unwrap();
+        let request =
+            format!("{method} {path} HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        within(PATIENCE, stream.read_to_string(&mut answer)).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{method} {path}: {answer}");
+        let allowed = head.lines().find_map(|line| line.strip_prefix("allow: ")).map(|methods| {
+            let mut methods: Vec<&str> = methods.split(',').map(str::trim).collect();
+            methods.sort_unstable();
+            methods.join(",")
+        });
+        assert_eq!(allowed.as_deref(), allow, "{method} {path}: {head}");
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(body["code"], code, "{method} {path}");
+        assert!(body["remedy"].as_str().is_some_and(|text| !text.is_empty()), "{body}");
     }
 }
 

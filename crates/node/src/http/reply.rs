@@ -1,7 +1,7 @@
 //! Replies and failures as HTTP responses.
 
 use axum::Json;
-use axum::http::{StatusCode, Uri};
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use windlass_protocol::{ErrorCode, SessionId, TurnId};
 
@@ -30,6 +30,12 @@ pub(super) type Answer<T> = Result<T, Refusal>;
 
 pub(super) async fn no_page(uri: Uri) -> Refusal {
     Refusal(Failure::new(ErrorCode::NotFound, format!("there is nothing at {}", uri.path())))
+}
+
+/// The router adds the header `Allow`.
+pub(super) async fn no_method(method: Method, uri: Uri) -> Refusal {
+    let message = format!("{} has no method {method}", uri.path());
+    Refusal(Failure::new(ErrorCode::MethodNotAllowed, message))
 }
 
 pub(super) fn session_id(text: String) -> Answer<SessionId> {
