@@ -97,6 +97,11 @@ impl Dirs {
         self.state.join("token")
     }
 
+    /// The file with the named tokens of the node's TCP door.
+    pub fn named_tokens(&self) -> PathBuf {
+        self.state.join("tokens")
+    }
+
     /// The file that gets the node's standard error.
     pub fn log(&self) -> PathBuf {
         self.state.join("node.log")

@@ -9,6 +9,7 @@ use windlass_protocol::api::{API, ApiError};
 use windlass_protocol::frame::EncodeError;
 
 use crate::dirs::DirsError;
+use crate::named_tokens::NamedTokenError;
 use crate::start::NodeStartError;
 use crate::token::TokenError;
 
@@ -25,16 +26,18 @@ pub enum ClientError {
     /// No node listens, or it stopped listening.
     #[error("no node answers at {address}: {cause}")]
     Unreachable { address: String, cause: io::Error },
-    #[error("the node's address is not a plain URL such as http://127.0.0.1:8040")]
     /// The same of a node that is reached over TCP.
     #[error("no node answers at {address}: {cause}")]
     RemoteUnreachable { address: String, cause: io::Error },
+    #[error("the node's address is not a plain URL such as http://127.0.0.1:8040")]
     BadUrl,
     /// The message does not repeat the token.
     #[error("the node's token is malformed: a token has 64 hexadecimal digits")]
     BadToken,
     #[error(transparent)]
     Token(#[from] TokenError),
+    #[error(transparent)]
+    NamedToken(#[from] NamedTokenError),
     /// The request left and no answer came. It is unknown whether the node acted on the request.
     #[error("the connection to the node ended before its answer came: {cause}")]
     Cut { cause: String },
@@ -58,6 +61,7 @@ impl ClientError {
             Self::Unreachable { .. } | Self::RemoteUnreachable { .. } => "unreachable",
             Self::BadUrl => "bad_url",
             Self::BadToken | Self::Token(_) => "bad_token",
+            Self::NamedToken(error) => error.code(),
             Self::Cut { .. } => "connection_lost",
             Self::VersionMismatch { .. } => ErrorCode::VersionMismatch.as_str(),
             Self::StartFailed(_) => "start_failed",
@@ -73,17 +77,18 @@ impl ClientError {
             Self::Dirs(error) => error.remedy(),
             Self::TooLarge { .. } => "use a shorter path".into(),
             Self::Unreachable { .. } => "start a node with: windlass up".into(),
-            Self::BadUrl => {
-                "set WINDLASS_URL to the URL that `windlass status` prints on the node's machine"
-                    .into()
-            }
             Self::RemoteUnreachable { .. } => {
                 "check WINDLASS_URL; on the node's machine, `windlass status` shows the address that the node \
                  listens at, and `windlass up --listen ADDRESS:PORT` starts a node that listens"
                     .into()
             }
+            Self::BadUrl => {
+                "set WINDLASS_URL to the URL that `windlass status` prints on the node's machine"
+                    .into()
+            }
             Self::BadToken => "set WINDLASS_TOKEN to what `windlass token` prints".into(),
             Self::Token(error) => error.remedy(),
+            Self::NamedToken(error) => error.remedy(),
             Self::Cut { .. } => {
                 "check the session before you repeat the request: the node may have carried it out"
                     .into()
@@ -103,11 +108,6 @@ impl ClientError {
         }
     }
 
-    /// The node's own code, where it answered with one.
-    pub fn api_code(&self) -> Option<ErrorCode> {
-        match self {
-            Self::Api(error) => Some(error.code),
-            Self::VersionMismatch { .. } => Some(ErrorCode::VersionMismatch),
     /// Whether no node listens at all: there is no socket, or nobody listens at it.
     pub fn is_absence(&self) -> bool {
         let Self::Unreachable { cause, .. } = self else { return false };
@@ -119,6 +119,11 @@ impl ClientError {
         matches!(self, Self::Unreachable { .. } | Self::RemoteUnreachable { .. })
     }
 
+    /// The node's own code, where it answered with one.
+    pub fn api_code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Api(error) => Some(error.code),
+            Self::VersionMismatch { .. } => Some(ErrorCode::VersionMismatch),
             _ => None,
         }
     }

@@ -24,6 +24,7 @@ mod endpoints;
 mod error;
 mod events;
 pub mod files;
+mod named_tokens;
 mod query;
 mod random;
 mod sse;
@@ -39,6 +40,9 @@ pub use dirs::{Dirs, DirsError};
 pub use endpoints::{DisplayBytes, OutputBytes, WhichSessions, fresh_turn_id};
 pub use error::ClientError;
 pub use events::EventStream;
+pub use named_tokens::{
+    NAMED_TOKENS_MAX, NamedToken, NamedTokenError, NamedTokens, NewToken, TokenScope,
+};
 pub use start::{LaunchedNode, NodeStartError, launch_node, rotate_log};
 pub use token::{Token, TokenError};
 pub use windlass_protocol as protocol;

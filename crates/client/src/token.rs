@@ -54,19 +54,13 @@ impl Token {
 
     /// Reads the token from its file. Only the user may have access to that file.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
-        let failed = |cause| TokenError::Io { act: "read", path: path.to_owned(), cause };
-        let opened = File::open(path).map_err(failed)?;
-        let file = opened.metadata().map_err(failed)?;
-        let path = path.to_owned();
-        if file.uid() != rustix::process::geteuid().as_raw() {
-            return Err(TokenError::Foreign { path, owner: file.uid() });
-        }
-        if file.mode() & 0o077 != 0 {
-            return Err(TokenError::Open { path, mode: file.mode() & 0o777 });
-        }
-        let mut text = String::new();
-        let read = opened.take(FILE_BYTES_MAX).read_to_string(&mut text);
-        read.ok().and_then(|_| Self::parse(&text)).ok_or(TokenError::Malformed { path })
+        let text = read_private(path, FILE_BYTES_MAX)?;
+        Self::parse(&text).ok_or_else(|| TokenError::Malformed { path: path.to_owned() })
+    }
+
+    /// A new random token.
+    pub(crate) fn random() -> Self {
+        Self(crate::random::hex::<TOKEN_BYTES>())
     }
 
     /// Reads the token from its file, and creates it first if the file does not exist. If several
@@ -104,20 +98,45 @@ impl Token {
 
     /// Writes a new token to a temporary file, so that other processes never see half a token.
     fn write_beside(path: &Path) -> Result<(Self, PathBuf), TokenError> {
-        let token = Self(crate::random::hex::<TOKEN_BYTES>());
-        let beside = path.with_extension(format!("new-{}", crate::random::hex::<8>()));
-        let written = OpenOptions::new()
-            .create_new(true)
-            .write(true)
-            .mode(0o600)
-            .open(&beside)
-            .and_then(|mut file| writeln!(file, "{}", token.0));
-        match written {
-            Ok(()) => Ok((token, beside)),
-            Err(cause) => {
-                let _ = fs::remove_file(&beside);
-                Err(TokenError::Io { act: "write", path: path.to_owned(), cause })
-            }
+        let token = Self::random();
+        let beside = write_private_beside(path, &token.0)?;
+        Ok((token, beside))
+    }
+}
+
+/// The text of a file to which only this user has access. A longer text is cut.
+pub(crate) fn read_private(path: &Path, bytes_max: u64) -> Result<String, TokenError> {
+    let failed = |cause| TokenError::Io { act: "read", path: path.to_owned(), cause };
+    let opened = File::open(path).map_err(failed)?;
+    let file = opened.metadata().map_err(failed)?;
+    let path = path.to_owned();
+    if file.uid() != rustix::process::geteuid().as_raw() {
+        return Err(TokenError::Foreign { path, owner: file.uid() });
+    }
+    if file.mode() & 0o077 != 0 {
+        return Err(TokenError::Open { path, mode: file.mode() & 0o777 });
+    }
+    let mut text = String::new();
+    match opened.take(bytes_max).read_to_string(&mut text) {
+        Ok(_) => Ok(text),
+        Err(_) => Err(TokenError::Malformed { path }),
+    }
+}
+
+/// Writes a text with a newline to a new file of mode 600 beside `path`. Returns the new file's path.
+pub(crate) fn write_private_beside(path: &Path, text: &str) -> Result<PathBuf, TokenError> {
+    let beside = path.with_extension(format!("new-{}", crate::random::hex::<8>()));
+    let written = OpenOptions::new()
+        .create_new(true)
+        .write(true)
+        .mode(0o600)
+        .open(&beside)
+        .and_then(|mut file| writeln!(file, "{text}"));
+    match written {
+        Ok(()) => Ok(beside),
+        Err(cause) => {
+            let _ = fs::remove_file(&beside);
+            Err(TokenError::Io { act: "write", path: path.to_owned(), cause })
         }
     }
 }

@@ -245,6 +245,10 @@ impl Config {
         self.state_dir.join("token")
     }
 
+    pub(crate) fn named_tokens_file(&self) -> PathBuf {
+        self.state_dir.join("tokens")
+    }
+
     /// The socket at which keepers hand over egress connections of their sessions.
     pub(crate) fn egress_socket(&self) -> PathBuf {
         self.runtime_dir.join("egress.sock")

@@ -86,7 +86,7 @@ impl Failure {
         match self.code {
             ErrorCode::BadRequest | ErrorCode::WorkerFailed | ErrorCode::NotEnforceable => 400,
             ErrorCode::Unauthorized => 401,
-            ErrorCode::PathRefused => 403,
+            ErrorCode::Forbidden | ErrorCode::PathRefused => 403,
             ErrorCode::SessionNotFound
             | ErrorCode::TurnNotFound
             | ErrorCode::ToolNotFound
@@ -196,6 +196,9 @@ pub fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::Unauthorized => {
             "send the node's token: `windlass token` prints it to the node's own user"
         }
+        ErrorCode::Forbidden => {
+            "use a token with the scope that the message names: `windlass token create NAME --scope SCOPE` makes one on the node's machine"
+        }
         ErrorCode::ProtocolError => {
             "report it to the worker's author, who can use `windlass worker check`; create a new session"
         }
@@ -222,12 +225,12 @@ pub fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::ShuttingDown => "try again; the next command starts a node",
         ErrorCode::AlreadyRunning => "use the node that runs, or stop it with `windlass down`",
         ErrorCode::NotFound => "GET /v1/openapi.json lists what there is",
-        ErrorCode::Internal => "look at the node's log and report it",
-    }
-}
         ErrorCode::MethodNotAllowed => {
             "send a method that the header Allow names; GET /v1/openapi.json describes them"
         }
+        ErrorCode::Internal => "look at the node's log and report it",
+    }
+}
 
 const FORK_LIMIT: &str = "fork one of its twins: each can be forked as often again as the original could when it was made";
 

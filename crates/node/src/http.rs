@@ -17,6 +17,7 @@ mod secrets;
 mod server;
 mod sessions;
 mod tcp;
+mod token_scopes;
 mod tools;
 mod tools_list;
 mod turns;
@@ -66,6 +67,8 @@ fn router(context: App) -> Router {
         .route("/v1/health", get(node::health))
         .route("/v1/version", get(node::version))
         .route("/v1/metrics", get(node::metrics))
+        // Where Prometheus looks unless it is configured otherwise.
+        .route("/metrics", get(node::metrics))
         .route("/v1/openapi.json", get(node::openapi))
         .route("/v1/node/disk", get(node::disk))
         .route("/v1/node/prune", post(node::prune))

@@ -130,7 +130,8 @@ async fn open_tcp_door(
     let failed = |cause| RunError::Listen { address, cause };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    listeners.push(Listener::Tcp(listener, TcpGate::new(address, config.token_file())?));
+    let gate = TcpGate::new(address, config.token_file(), config.named_tokens_file())?;
+    listeners.push(Listener::Tcp(listener, gate));
     Ok(Some(address))
 }
 

@@ -44,6 +44,8 @@ pub enum ErrorCode {
     NotEnforceable,
     /// The client is not authorized.
     Unauthorized,
+    /// The client's token does not allow this request.
+    Forbidden,
     /// The interpreter or the worker could not be started.
     WorkerFailed,
     /// The worker violated the protocol.
@@ -86,10 +88,10 @@ pub enum ErrorCode {
     AlreadyRunning,
     /// The requested resource does not exist.
     NotFound,
-    /// A bug in Windlass.
-    Internal,
     /// The path exists, but not for the method of the request.
     MethodNotAllowed,
+    /// A bug in Windlass.
+    Internal,
 }
 
 impl ErrorCode {
@@ -115,6 +117,7 @@ impl ErrorCode {
             Self::LimitWallTime => "limit_wall_time",
             Self::NotEnforceable => "not_enforceable",
             Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
             Self::WorkerFailed => "worker_failed",
             Self::ProtocolError => "protocol_error",
             Self::WorkerDied => "worker_died",
@@ -136,10 +139,10 @@ impl ErrorCode {
             Self::ShuttingDown => "shutting_down",
             Self::AlreadyRunning => "already_running",
             Self::NotFound => "not_found",
+            Self::MethodNotAllowed => "method_not_allowed",
             Self::Internal => "internal",
         }
     }
-            Self::MethodNotAllowed => "method_not_allowed",
 
     /// Whether the same request may succeed later without a change.
     pub fn retryable(self) -> bool {

@@ -111,8 +111,14 @@ macro_rules! text_id {
 #[serde(try_from = "String", into = "String")]
 pub struct Owner(String);
 
+/// The name of a token of the TCP door.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TokenName(String);
+
 text_id!(Owner);
 text_id!(SessionId);
+text_id!(TokenName);
 text_id!(TurnId);
 
 macro_rules! counter {

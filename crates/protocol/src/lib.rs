@@ -35,4 +35,4 @@ pub mod worker;
 
 pub use error::ErrorCode;
 pub use event::{Event, EventKind, Outcome, Stream};
-pub use ids::{CallNo, Epoch, LinkSeq, Owner, Seq, SessionId, TurnId, TurnNo};
+pub use ids::{CallNo, Epoch, LinkSeq, Owner, Seq, SessionId, TokenName, TurnId, TurnNo};

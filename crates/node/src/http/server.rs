@@ -22,6 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::set_socket_keepalive;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::{Instant, Sleep, sleep_until};
+use windlass_client::TokenScope;
 use windlass_client::stream::LeanStream;
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{API, API_HEADER, ApiVersion};
@@ -31,7 +32,7 @@ use super::intake::arriving;
 use super::reply::{Refusal, about_to_stop};
 use super::tcp::TcpGate;
 use super::wire::{ResponseBody, SlotStream};
-use super::{App, router, scope};
+use super::{App, router, scope, token_scopes};
 use crate::failure::Failure;
 
 /// Maximum time from the first to the last byte of a request's head.
@@ -125,10 +126,10 @@ impl Listener {
         Ok(taken.and_then(LeanStream::new).ok())
     }
 
-    /// Whether the sender of these headers is authorised.
-    fn check(&self, headers: &HeaderMap) -> Result<(), Failure> {
+    /// What the sender of these headers may do, if it is authorised.
+    fn check(&self, headers: &HeaderMap) -> Result<TokenScope, Failure> {
         match self {
-            Self::Socket(_) => Ok(()),
+            Self::Socket(_) => Ok(TokenScope::Admin),
             Self::Tcp(_, gate) => gate.check(headers),
         }
     }
@@ -239,14 +240,16 @@ async fn answer(
     context: &App,
 ) -> Response<Body> {
     use tower_service::Service;
-    if let Err(failure) = door.check(request.headers()) {
-        return unauthorized(failure);
-    }
+    let allowed = match door.check(request.headers()) {
+        Ok(allowed) => allowed,
+        Err(failure) => return unauthorized(failure),
+    };
     context.metrics.request();
     context.sessions.used();
     let of_a_session = request.uri().path().starts_with(SESSIONS);
     let only_looks = request.method() == Method::GET;
     let refused = check_version(&request)
+        .and_then(|()| token_scopes::check(allowed, request.method(), request.uri().path()))
         .and_then(|()| scope::check(&request, context))
         .err()
         .or_else(|| (of_a_session && context.let_go()).then(about_to_stop));

@@ -1,36 +1,43 @@
-//! Authorises requests at the TCP door. The token is read again whenever its file changes, so the old token
-//! is refused from the next request on after a rotation.
+//! Authorises requests at the TCP door. The tokens are read again whenever their file changes, so a token that was
+//! rotated or removed is refused from the next request on.
 
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use axum::http::HeaderMap;
 use axum::http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
 use subtle::ConstantTimeEq;
-use windlass_client::{Token, TokenError};
+use windlass_client::{NamedTokens, Token, TokenError, TokenScope};
 use windlass_protocol::ErrorCode;
 
+use crate::clock;
 use crate::failure::Failure;
 
 /// Checks the requests of the TCP door.
 #[derive(Debug)]
 pub(crate) struct TcpGate {
     address: SocketAddr,
-    file: PathBuf,
-    cached: Mutex<CachedToken>,
+    token: CachedFile<Token>,
+    named: CachedFile<NamedTokens>,
 }
 
-/// The token, and the version of the file that it was read from.
+/// What a file of tokens holds, and the version of the file that it was read from.
 #[derive(Debug)]
-struct CachedToken {
-    token: Option<Token>,
-    file: Option<TokenFileVersion>,
+struct CachedFile<T> {
+    path: PathBuf,
+    cached: Mutex<CachedContent<T>>,
 }
 
-/// Identifies a version of the token file: a new version has another inode, change time or size.
+#[derive(Debug)]
+struct CachedContent<T> {
+    content: Option<T>,
+    version: Option<TokenFileVersion>,
+}
+
+/// Identifies a version of a token file: a new version has another inode, change time or size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct TokenFileVersion {
     inode: u64,
@@ -38,15 +45,46 @@ struct TokenFileVersion {
     bytes: u64,
 }
 
-impl TcpGate {
-    /// Makes the token if there is none yet. `address` is the address that the door listens at.
-    pub fn new(address: SocketAddr, file: PathBuf) -> Result<Self, TokenError> {
-        Token::read_or_make(&file)?;
-        Ok(Self { address, file, cached: Mutex::new(CachedToken { token: None, file: None }) })
+impl<T> CachedFile<T> {
+    fn new(path: PathBuf) -> Self {
+        Self { path, cached: Mutex::new(CachedContent { content: None, version: None }) }
     }
 
-    /// Whether the sender of these headers is authorised.
-    pub fn check(&self, headers: &HeaderMap) -> Result<(), Failure> {
+    /// Uses what the file holds now. `None` if the file does not exist or cannot be used.
+    fn with<E: std::fmt::Display, R>(
+        &self,
+        read: impl FnOnce(&Path) -> Result<T, E>,
+        ask: impl FnOnce(&T) -> R,
+    ) -> Option<R> {
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let version = fs::metadata(&self.path).ok().map(|file| TokenFileVersion {
+            inode: file.ino(),
+            changed: (file.ctime(), file.ctime_nsec()),
+            bytes: file.len(),
+        });
+        if version.is_none() {
+            *cached = CachedContent { content: None, version };
+        } else if version != cached.version {
+            let content = read(&self.path);
+            if let Err(error) = &content {
+                tracing::warn!(%error, "cannot read the tokens: the TCP door refuses them");
+            }
+            *cached = CachedContent { content: content.ok(), version };
+        }
+        cached.content.as_ref().map(ask)
+    }
+}
+
+impl TcpGate {
+    /// Makes the node's token if there is none yet. `address` is the address that the door listens at, `token` the file
+    /// of the node's token and `named` that of the named tokens.
+    pub fn new(address: SocketAddr, token: PathBuf, named: PathBuf) -> Result<Self, TokenError> {
+        Token::read_or_make(&token)?;
+        Ok(Self { address, token: CachedFile::new(token), named: CachedFile::new(named) })
+    }
+
+    /// The scope of the sender of these headers, if it is authorised. The node's own token allows everything.
+    pub fn check(&self, headers: &HeaderMap) -> Result<TokenScope, Failure> {
         self.check_site(headers)?;
         let token = single(headers, &AUTHORIZATION)?.and_then(|value| {
             let (scheme, rest) = value.split_once(' ')?;
@@ -55,11 +93,16 @@ impl TcpGate {
         let Some(token) = token else {
             return Err(refused("the request has no bearer token; send the node's token"));
         };
-        if self.is_token(token) {
-            Ok(())
-        } else {
-            Err(refused("the token is not the node's token"))
+        let is_own = self
+            .token
+            .with(Token::read, |own| bool::from(own.as_str().as_bytes().ct_eq(token.as_bytes())));
+        if is_own == Some(true) {
+            return Ok(TokenScope::Admin);
         }
+        let named = self.named.with(NamedTokens::read, |all| all.scope_of(token, clock::now_ms()));
+        named
+            .flatten()
+            .ok_or_else(|| refused("the token is not one of the node's tokens, or has expired"))
     }
 
     /// Refuses requests of a foreign web page in a browser. `Origin` names the site of the page. `Host` names
@@ -81,25 +124,6 @@ impl TcpGate {
         let port = self.address.port();
         host.eq_ignore_ascii_case(&format!("localhost:{port}")) || host == self.address.to_string()
     }
-
-    fn is_token(&self, candidate: &str) -> bool {
-        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = fs::metadata(&self.file).ok().map(|file| TokenFileVersion {
-            inode: file.ino(),
-            changed: (file.ctime(), file.ctime_nsec()),
-            bytes: file.len(),
-        });
-        if file.is_none() || file != cached.file {
-            // Without the token file every request is refused.
-            let token = Token::read(&self.file);
-            if let Err(error) = &token {
-                tracing::warn!(%error, "cannot read the token: the TCP door refuses all requests");
-            }
-            *cached = CachedToken { token: token.ok(), file };
-        }
-        let Some(token) = &cached.token else { return false };
-        token.as_str().as_bytes().ct_eq(candidate.as_bytes()).into()
-    }
 }
 
 /// The value of a header, if it is present. A repeated header is refused, because readers differ in which
@@ -119,7 +143,11 @@ fn refused(message: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use axum::http::HeaderValue;
+    use windlass_client::NewToken;
+    use windlass_protocol::TokenName;
 
     use super::*;
 
@@ -128,7 +156,8 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("wl-gate-{}-{name}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let file = dir.join("token");
-        let gate = TcpGate::new(address.parse().unwrap(), file.clone()).unwrap();
+        let gate = TcpGate::new(address.parse().unwrap(), file.clone(), dir.join("tokens"));
+        let gate = gate.unwrap();
         let token = Token::read(&file).unwrap().as_str().to_owned();
         (gate, token, dir)
     }
@@ -191,6 +220,33 @@ mod tests {
         assert!(may(new.as_str()));
         fs::remove_file(dir.join("token")).unwrap();
         assert!(!may(new.as_str()));
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_named_token_has_its_scope_until_it_is_removed_or_its_file_is_not_private() {
+        let (gate, own, dir) = gate("[::1]:8042");
+        let file = dir.join("tokens");
+        let scope = |token: &str| {
+            let bearer = format!("Bearer {token}");
+            gate.check(&headers(&[(HOST, "[::1]:8042"), (AUTHORIZATION, &bearer)])).ok()
+        };
+        let make = |name: &str, scope, expires_at_ms| {
+            let name = TokenName::parse(name).unwrap();
+            let new = NewToken { name, scope, created_at_ms: 0, expires_at_ms };
+            NamedTokens::create(&file, new).unwrap()
+        };
+        let (read, run) = (make("a", TokenScope::Read, None), make("b", TokenScope::Run, None));
+        let past = make("c", TokenScope::Admin, Some(1));
+        assert_eq!(scope(&own), Some(TokenScope::Admin));
+        assert_eq!(scope(read.as_str()), Some(TokenScope::Read));
+        assert_eq!(scope(run.as_str()), Some(TokenScope::Run));
+        assert_eq!(scope(past.as_str()), None);
+        NamedTokens::remove(&file, &TokenName::parse("a").unwrap()).unwrap();
+        assert_eq!(scope(read.as_str()), None);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(scope(run.as_str()), None);
+        assert_eq!(scope(&own), Some(TokenScope::Admin));
         fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -45,6 +45,7 @@ _FINAL = frozenset(
         "session_not_found",
         "session_ended",
         "unauthorized",
+        "forbidden",
         "version_mismatch",
         "bad_request",
         "not_found",
