@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use windlass_client::protocol::api::{CloseQuery, EgressDecision, EgressLog};
 use windlass_client::protocol::policy::Network;
 use windlass_client::protocol::{EventKind, Seq};
-use windlass_testkit::{PATIENCE, TestNode, wait_for_event};
+use windlass_testkit::{PATIENCE, TestNode, wait_for_event, within};
 
 use crate::host::{Host, Manner, REACHED, WORDS};
 use crate::inside::{Inside, rules};
@@ -262,7 +262,16 @@ async fn contract_52_every_decision_is_counted_and_reported() {
 
     // The decisions of an ended session can still be read, from its journal.
     inside.client.close_session(&inside.session, CloseQuery::default()).await.unwrap();
-    let ended = inside.client.egress(&inside.session).await.unwrap();
+    let from_journal = async {
+        loop {
+            // A session is listed as live until its end is written.
+            let log = inside.client.egress(&inside.session).await.unwrap();
+            if log.from_journal {
+                break log;
+            }
+        }
+    };
+    let ended = within(PATIENCE, from_journal).await;
     assert!(ended.from_journal && !log.from_journal, "{ended:?}");
     let kinds = |log: &EgressLog| -> Vec<_> {
         let one = |d: &EgressDecision| (d.host.clone(), d.port, d.allowed, d.reason.clone());
