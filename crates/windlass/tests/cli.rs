@@ -12,11 +12,16 @@ fn place() -> TestNode {
 }
 
 fn windlass(place: &TestNode, args: &[&str], input: &str) -> Output {
+    windlass_with(place, args, input, &[])
+}
+
+fn windlass_with(place: &TestNode, args: &[&str], input: &str, env: &[(&str, &str)]) -> Output {
     let mut child = Command::new(place.program())
         .args(args)
         .env("WINDLASS_RUNTIME_DIR", &place.dirs().runtime)
         .env("WINDLASS_STATE_DIR", &place.dirs().state)
         .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .envs(env.iter().copied())
         .current_dir(place.base())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -117,4 +122,125 @@ fn up_and_down_start_and_stop_the_node() {
     assert_eq!(windlass(&place, &["status"], "").status.code(), Some(0));
     check(&windlass(&place, &["down"], ""), 0, "the node is down\n", "");
     assert_eq!(windlass(&place, &["status"], "").status.code(), Some(3));
+}
+
+#[test]
+fn help_and_a_command_print_what_its_option_help_prints() {
+    let place = place();
+    for command in [&["run"][..], &["status"], &["policy", "explain"], &["token", "create"]] {
+        let by_word = windlass(&place, &[&["help"], command].concat(), "");
+        let by_option = windlass(&place, &[command, &["--help"]].concat(), "");
+        assert!(by_option.status.success() && by_option.stdout.len() > 50, "{by_option:?}");
+        check(&by_word, 0, &String::from_utf8(by_option.stdout).unwrap(), "");
+    }
+}
+
+#[test]
+fn a_url_without_a_node_is_an_error_of_every_command_and_never_an_empty_list() {
+    let place = place();
+    // Nobody listens with TCP at the port of a UDP socket.
+    let bound = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let refused = format!("http://{}", bound.local_addr().unwrap());
+    let token = "ab".repeat(32);
+    let commands = "ps;ps --json;ps --all;status;status --json;status --socket;du;prune --dry-run;servers;\
+                    environments;workers;down;up;egress s;logs s;kill s;interrupt s;attach s;fork s;run -;\
+                    repl;secret list;tools s;mcp --no-start";
+    for (url, commands) in [(&*refused, commands), ("http://nowhere.invalid:8040", "ps")] {
+        for command in commands.split(';') {
+            let args: Vec<&str> = command.split(' ').collect();
+            let env = [("WINDLASS_URL", url), ("WINDLASS_TOKEN", &*token)];
+            let output = windlass_with(&place, &args, "1", &env);
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success(), "{command} at {url}: {stderr}");
+            assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{command} at {url}");
+            let told = stderr.contains("code: unreachable\nhelp: check WINDLASS_URL");
+            assert!(told, "{command} at {url}: {stderr}");
+        }
+    }
+    assert!(!place.dirs().socket().exists());
+}
+
+#[test]
+fn status_tells_the_socket() {
+    let place = place();
+    check(&windlass(&place, &["status", "--socket"], ""), 3, "", "no node is running");
+    assert!(windlass(&place, &["up"], "").status.success());
+    let socket = place.dirs().socket().display().to_string();
+    check(&windlass(&place, &["status", "--socket"], ""), 0, &format!("{socket}\n"), "");
+    let status = windlass(&place, &["status", "--json"], "");
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(status["socket"], socket);
+    let shown = String::from_utf8(windlass(&place, &["status"], "").stdout).unwrap();
+    assert!(shown.lines().any(|line| line == format!("{:12} {socket}", "socket")), "{shown}");
+}
+
+#[test]
+fn a_token_allows_what_its_scope_says_until_it_is_removed() {
+    let place = place();
+    assert!(windlass(&place, &["up", "--listen", "127.0.0.1:0"], "").status.success());
+    let status = windlass(&place, &["status", "--json"], "");
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    let url = format!("http://{}", status["listen"].as_str().unwrap());
+    let create = |name: &str, scope: &str| {
+        let made = windlass(&place, &["token", "create", name, "--scope", scope], "");
+        assert!(made.status.success(), "{made:?}");
+        String::from_utf8(made.stdout).unwrap().trim().to_owned()
+    };
+    let (read, run, admin) = (create("r", "read"), create("x", "run"), create("a", "admin"));
+    let own = String::from_utf8(windlass(&place, &["token"], "").stdout).unwrap();
+    let by = |token: &str, command: &str| {
+        let args: Vec<&str> = command.split(' ').collect();
+        let env = [("WINDLASS_URL", &*url), ("WINDLASS_TOKEN", token.trim())];
+        windlass_with(&place, &args, "6 * 7", &env)
+    };
+    for (command, readers, runners) in [
+        ("ps", true, true),
+        ("status", true, true),
+        ("du", true, true),
+        ("run -", false, true),
+        ("secret list", false, false),
+        ("prune", false, false),
+    ] {
+        for (token, allowed) in [(&read, readers), (&run, runners), (&admin, true), (&own, true)] {
+            let output = by(token, command);
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.success(), allowed, "{command}: {stderr}");
+            assert!(allowed || stderr.contains("code: forbidden\nhelp: use a token"), "{stderr}");
+        }
+    }
+    let metrics = |token: &str| {
+        let address = url.strip_prefix("http://").unwrap();
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let request = format!(
+            "GET /metrics HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\nauthorization: Bearer {token}\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        std::io::read_to_string(stream).unwrap()
+    };
+    let answer = metrics(&read);
+    assert!(
+        answer.starts_with("HTTP/1.1 200 ") && answer.contains("windlass_sessions"),
+        "{answer}"
+    );
+
+    let listed = windlass(&place, &["token", "list", "--json"], "");
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let names: Vec<_> =
+        listed["tokens"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+    assert_eq!(names, ["r", "x", "a"]);
+    let exists = windlass(&place, &["token", "create", "r", "--scope", "admin"], "");
+    check(&exists, 1, "", "code: token_exists\nhelp: ");
+    check(&windlass(&place, &["token", "rm", "r"], ""), 0, "token r is removed\n", "");
+    assert!(metrics(&read).starts_with("HTTP/1.1 401 "));
+    assert_eq!(by(&run, "ps").status.code(), Some(0));
+    // Nobody finds the tokens in the files of the node.
+    let file = std::fs::read_to_string(place.dirs().named_tokens()).unwrap();
+    assert!(!file.contains(&run) && !file.contains(&admin), "{file}");
+}
+
+#[test]
+fn a_bridge_that_may_not_start_a_node_fails_without_one() {
+    let place = place();
+    check(&windlass(&place, &["mcp", "--no-start"], ""), 3, "", "code: unreachable\nhelp: ");
+    assert!(!place.dirs().socket().exists());
 }

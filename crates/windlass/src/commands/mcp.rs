@@ -14,7 +14,7 @@ use windlass_protocol::kinds;
 use super::up::{self, ListenArgs};
 use crate::policy_options::PolicyOptions;
 use crate::terminal::Terminal;
-use crate::{node_access, workspace};
+use crate::{exit, node_access, workspace};
 
 /// The default address of the TCP door.
 const LISTEN: SocketAddr =
@@ -29,6 +29,7 @@ const LISTEN: SocketAddr =
 Examples:
   windlass install codex              configure an agent to start this command
   windlass mcp --policy read-only     restrict what the agent's sessions may access
+  windlass mcp --no-start             use only a node that runs already
   windlass mcp --http                 print the URL for agents that use MCP over HTTP")]
 pub struct Args {
     /// Print the URL of the node's MCP endpoint instead; starts the node if none is running
@@ -37,6 +38,9 @@ pub struct Args {
     /// With --http: the address to listen on if this starts the node
     #[arg(long, value_name = "ADDRESS:PORT", requires = "http", default_value_t = LISTEN)]
     pub listen: SocketAddr,
+    /// Never start a node: exit with 3 if none runs, and fail calls while it is gone
+    #[arg(long, conflicts_with = "http")]
+    pub no_start: bool,
     /// The workspace of the sessions; default: the current directory, unless it is a home or contains one
     #[arg(long, value_name = "DIR")]
     pub workspace: Option<PathBuf>,
@@ -54,6 +58,13 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     if args.http {
         return print_url(&args, terminal).await;
     }
+    if args.no_start
+        && let Err(error) = node_access::try_connect().await
+    {
+        let is_absent = error.is_unreachable();
+        let code = terminal.fail(&error.into());
+        return Ok(if is_absent { ExitCode::from(exit::NO_NODE) } else { code });
+    }
     let workspace = match args.workspace {
         Some(path) => {
             let failed = || format!("cannot use workspace {}", path.display());
@@ -66,7 +77,10 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
             "waiting for MCP messages from an agent; to configure an agent, run `windlass install`",
         )?;
     }
-    let connect: Connect = Box::new(|| Box::pin(node_access::try_connect_or_start()));
+    let connect: Connect = match args.no_start {
+        true => Box::new(|| Box::pin(node_access::try_connect())),
+        false => Box::new(|| Box::pin(node_access::try_connect_or_start())),
+    };
     let door = Door::new(DoorOptions {
         connect,
         transport: Transport::Stdio,

@@ -1,10 +1,10 @@
 //! A call that waits for its turn: progress, cancellation, and calls that overtake it.
 
 use serde_json::{Value, json};
-use windlass_testkit::mcp::{STATELESS, output_of};
-use windlass_testkit::{Gate, McpClient, PATIENCE, within};
+use windlass_testkit::mcp::{STATELESS, output_of, text_of};
+use windlass_testkit::{Gate, McpClient, PATIENCE, TestNode, processes, within};
 
-use crate::{is_error, place, said};
+use crate::{is_error, kill_node, place, said};
 
 fn run(code: &str) -> Value {
     json!({"name": "run", "arguments": {"code": code}})
@@ -98,4 +98,16 @@ async fn interrupt_stops_what_another_call_waits_for() {
     assert_eq!(agent.run_ok("x").await, "5\n");
     let idle = agent.call("interrupt", json!({})).await;
     assert_eq!((said(&idle, "state"), is_error(&idle)), (&json!("idle"), false), "{idle}");
+}
+
+#[tokio::test]
+async fn a_bridge_that_may_not_start_a_node_reports_a_node_that_went_away() {
+    let node = TestNode::start(env!("CARGO_BIN_EXE_windlass")).await.unwrap();
+    let mut agent = McpClient::builder(&node).arg("--no-start").start().await.unwrap();
+    assert_eq!(agent.run_ok("6 * 7").await, "42\n");
+    kill_node(&node);
+    let failed = agent.run("6 * 7").await;
+    assert!(is_error(&failed), "{failed}");
+    assert!(text_of(&failed).contains("no node answers"), "{failed}");
+    assert!(processes::nodes(node.base()).is_empty());
 }
