@@ -13,6 +13,7 @@ use windlass_protocol::{ErrorCode, EventKind, Outcome, SessionId, Stream, TurnId
 
 use crate::agent_view::{self, AgentView};
 use crate::answers::{AnswerReader, Echo, as_input};
+use crate::counted::{OUTPUT_BYTE_DROPPED, OUTPUT_BYTES_DROPPED, counted};
 use crate::displays::DisplayFiles;
 use crate::output_bytes::{self, OutputOffset};
 use crate::terminal::Terminal;
@@ -261,7 +262,8 @@ impl SessionFollower {
             }
             EventKind::InputTaken { .. } => return Ok(EventEffect::PromptClosed),
             EventKind::OutputDropped { bytes, .. } => {
-                person.terminal.note(&format!("{bytes} bytes of output were dropped"))?;
+                let note = counted(bytes, OUTPUT_BYTE_DROPPED, OUTPUT_BYTES_DROPPED);
+                person.terminal.note(&note)?;
             }
             EventKind::TurnEnded { outcome, error, receipt, .. } => {
                 show_end(outcome, error.as_ref(), receipt.as_ref(), person.terminal)?;

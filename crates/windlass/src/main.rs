@@ -14,6 +14,7 @@ mod answers;
 mod cli;
 mod commands;
 mod control_table;
+mod counted;
 mod displays;
 mod duration;
 mod exit;

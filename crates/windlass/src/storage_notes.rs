@@ -2,6 +2,7 @@
 
 use windlass_protocol::storage::{IndexStorage, StateStorage};
 
+use crate::counted::counted;
 use crate::size;
 
 /// With less free space than this the disk counts as full: the next turn may have no space for its output.
@@ -25,8 +26,10 @@ pub fn notes(storage: &StateStorage) -> Vec<String> {
     }
     match storage.log_lines_dropped {
         0 => {}
-        1 => notes.push("1 line of the node's log could not be written".to_owned()),
-        count => notes.push(format!("{count} lines of the node's log could not be written")),
+        count => {
+            let lines = counted(count, "line", "lines");
+            notes.push(format!("{lines} of the node's log could not be written"));
+        }
     }
     notes
 }

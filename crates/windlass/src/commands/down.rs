@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use windlass_protocol::api::StopSessions;
 
+use crate::counted::counted;
 use crate::node_access;
 use crate::terminal::Terminal;
 
@@ -49,7 +50,8 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     }
     let kept = match sessions {
         StopSessions::Keep if status.sessions > 0 => {
-            format!("; {} sessions keep running for the next node", status.sessions)
+            let kept = counted(status.sessions, "session keeps", "sessions keep");
+            format!("; {kept} running for the next node")
         }
         _ => String::new(),
     };

@@ -9,6 +9,7 @@ use windlass_protocol::kinds::agent::is_agent;
 use windlass_protocol::{EventKind, Seq, SessionId, TurnId, TurnNo};
 
 use crate::agent_view::{self, AgentView, ShownMessages};
+use crate::counted::{OUTPUT_BYTE_DROPPED, OUTPUT_BYTES_DROPPED, counted};
 use crate::node_access;
 use crate::output_bytes::{self, OutputOffset};
 use crate::terminal::Terminal;
@@ -56,7 +57,8 @@ async fn output(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow
         let query = OutputQuery { turn: turn.clone(), from: Some(from), ..OutputQuery::default() };
         let part = client.output(&args.session, &query).await?;
         if part.from > from {
-            terminal.note(&format!("{} bytes of output were dropped", part.from - from))?;
+            let dropped = part.from - from;
+            terminal.note(&counted(dropped, OUTPUT_BYTE_DROPPED, OUTPUT_BYTES_DROPPED))?;
         }
         terminal.out(&part.bytes)?;
         if part.next <= from || part.next >= part.total {

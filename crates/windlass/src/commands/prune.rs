@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use windlass_protocol::disk::{PruneRequest, Pruned};
 
+use crate::counted::counted;
 use crate::terminal::{Terminal, table};
 use crate::{duration, exit, node_access, size};
 
@@ -64,10 +65,10 @@ fn show(pruned: &Pruned, terminal: &mut Terminal) -> anyhow::Result<()> {
         terminal.say(&format!("and {more} more"))?;
     }
     let bytes = size::show(pruned.bytes);
-    let exact = pruned.bytes;
+    let exact = counted(pruned.bytes, "byte", "bytes");
     terminal.say(&match pruned.dry_run {
-        true => format!("would free {bytes} ({exact} bytes); nothing was removed"),
-        false => format!("freed {bytes} ({exact} bytes)"),
+        true => format!("would free {bytes} ({exact}); nothing was removed"),
+        false => format!("freed {bytes} ({exact})"),
     })?;
     if !pruned.complete {
         terminal.note("some items could not be measured; the real size may be larger")?;

@@ -12,6 +12,7 @@ use windlass_protocol::Outcome;
 use windlass_protocol::api::{CreateSession, NodeStatus, Session, SubmitTurn};
 
 use super::report::{CheckItem, SessionTest};
+use crate::counted::counted;
 use crate::{node_access, size, storage_notes};
 
 /// Warn if less disk space than this is free.
@@ -52,10 +53,10 @@ fn running(status: &NodeStatus) -> Vec<CheckItem> {
     let node = CheckItem::good(
         "node",
         format!(
-            "running, pid {}, version {}, {} sessions, listens at {}",
+            "running, pid {}, version {}, {}, listens at {}",
             status.pid,
             status.version,
-            status.sessions,
+            counted(status.sessions, "session", "sessions"),
             status.listen.as_deref().unwrap_or("its socket only")
         ),
     );
