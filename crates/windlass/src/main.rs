@@ -24,6 +24,8 @@ mod outlook;
 mod output_bytes;
 mod package_options;
 mod policy_options;
+mod repl_banner;
+mod repl_editor;
 mod service_manager;
 mod session_guard;
 mod size;

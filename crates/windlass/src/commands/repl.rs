@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
-use rustyline::{Config, Editor};
+use rustyline::{CompletionType, Config, Editor};
+use tokio::time::timeout;
 use windlass_client::{Client, fresh_turn_id};
-use windlass_protocol::SessionId;
-use windlass_protocol::api::{CreateSession, SubmitTurn};
+use windlass_protocol::api::{CreateSession, Session, SubmitTurn};
 use windlass_protocol::kinds::{self, TypedInput};
+use windlass_protocol::{EventKind, Seq, SessionId};
 
 use crate::answers::{AnswerReader, Echo};
 use crate::commands::run::{after_command, create_in};
@@ -20,15 +21,19 @@ use crate::duration::Timeout;
 use crate::follow::{CtrlC, FollowEnd, Person, SessionFollower};
 use crate::package_options::PackageOptions;
 use crate::policy_options::PolicyOptions;
+use crate::repl_editor::ReplEditor;
 use crate::session_guard::SessionGuard;
 use crate::terminal::Terminal;
 use crate::typed_input::{Completeness, check};
 use crate::worker_choice::WorkerOptions;
 use crate::workspace::WorkspaceChoice;
-use crate::{duration, exit, node_access};
+use crate::{duration, exit, node_access, repl_banner};
 
 /// Maximum number of entries in the history file.
 const HISTORY_MAX: usize = 10_000;
+
+/// How long the banner waits for the worker.
+const READY_WAIT: Duration = Duration::from_secs(2);
 
 /// Inputs that end the command, besides Ctrl-D.
 const EXIT_WORDS: [&str; 4] = ["exit", "quit", "exit()", "quit()"];
@@ -113,12 +118,15 @@ async fn interact(
     };
     guard.attend(&session.id);
     let mut follower = SessionFollower::new(&client, &session);
-    let mut source = CodeSource::new(&client)?;
     let rules = kinds::find(&session.kind).map_or(TypedInput::Lines, |kind| kind.typed);
+    let mut source = CodeSource::new(&client, rules)?;
     let mut person = Person::new(terminal, Some(AnswerReader::from_stdin()?))?;
     guard.leave_ctrl_c_to_turn();
     if matches!(source, CodeSource::Editor { .. }) {
-        person.terminal.note(&format!("session {}; Ctrl-D exits", session.id))?;
+        let ready = once_ready(&client, &session.id).await?;
+        for line in repl_banner::lines(&ready) {
+            person.terminal.note(&line)?;
+        }
     }
     while let Some(code) = source.next_input(rules, &mut person).await? {
         if code.trim().is_empty() {
@@ -138,6 +146,21 @@ async fn interact(
         }
     }
     leave(args, &client, &session.id, guard, terminal).await
+}
+
+/// The session once its worker has said which interpreter it is, or after a time limit as it is.
+async fn once_ready(client: &Client, session: &SessionId) -> anyhow::Result<Session> {
+    let mut events = client.events(session, Seq(0));
+    let ready = async {
+        while let Ok(Some(item)) = events.next().await {
+            if matches!(item.event.kind, EventKind::WorkerReady { .. }) {
+                return;
+            }
+        }
+    };
+    // Without the interpreter's version the banner names the kind of worker.
+    let _ = timeout(READY_WAIT, ready).await;
+    Ok(client.session(session).await?)
 }
 
 async fn leave(
@@ -160,17 +183,19 @@ async fn leave(
 
 /// Where the typed code comes from.
 enum CodeSource {
-    Editor { editor: Box<Editor<(), FileHistory>>, history: PathBuf },
+    Editor { editor: Box<Editor<ReplEditor, FileHistory>>, history: PathBuf },
     Plain,
 }
 
 impl CodeSource {
-    fn new(client: &Client) -> anyhow::Result<Self> {
+    fn new(client: &Client, rules: TypedInput) -> anyhow::Result<Self> {
         if !std::io::stdin().is_terminal() {
             return Ok(Self::Plain);
         }
         let config = Config::builder().max_history_size(HISTORY_MAX)?.auto_add_history(false);
+        let config = config.completion_type(CompletionType::List);
         let mut editor = Box::new(Editor::with_config(config.build())?);
+        editor.set_helper(Some(ReplEditor::new(rules)));
         let history = client.dirs().state.join("repl_history");
         // A missing history file is normal: the first use creates it.
         let _ = editor.load_history(&history);
@@ -221,6 +246,9 @@ impl CodeSource {
         if let Self::Editor { editor, history } = self
             && !source.trim().is_empty()
         {
+            if let Some(helper) = editor.helper_mut() {
+                helper.remember(source);
+            }
             // A history that cannot be written does not stop the session.
             let _ = editor.add_history_entry(source.trim_end());
             let _ = editor.append_history(history);
