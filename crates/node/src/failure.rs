@@ -83,48 +83,52 @@ impl Failure {
     }
 
     pub fn status(&self) -> u16 {
-        match self.code {
-            ErrorCode::BadRequest | ErrorCode::WorkerFailed | ErrorCode::NotEnforceable => 400,
-            ErrorCode::Unauthorized => 401,
-            ErrorCode::Forbidden | ErrorCode::PathRefused => 403,
-            ErrorCode::SessionNotFound
-            | ErrorCode::TurnNotFound
-            | ErrorCode::ToolNotFound
-            | ErrorCode::FileNotFound
-            | ErrorCode::NotFound => 404,
-            ErrorCode::SessionExists
-            | ErrorCode::SessionBusy
-            | ErrorCode::ForkRefused
-            | ErrorCode::ForkLimit
-            | ErrorCode::TurnNotRunning
-            | ErrorCode::WouldDeadlock => 409,
-            ErrorCode::SessionEnded
-            | ErrorCode::SessionClosed
-            | ErrorCode::StateLost
-            | ErrorCode::WorkerDied
-            | ErrorCode::KeeperLost
-            | ErrorCode::ProtocolError
-            | ErrorCode::DeadlinePassed
-            | ErrorCode::Unstoppable
-            | ErrorCode::LimitMemory
-            | ErrorCode::LimitProcesses
-            | ErrorCode::LimitDisk
-            | ErrorCode::LimitWallTime
-            | ErrorCode::ToolFailed
-            | ErrorCode::ToolDeadlinePassed
-            | ErrorCode::ToolHostGone
-            | ErrorCode::ToolCancelled
-            | ErrorCode::AlreadyRunning => 410,
-            ErrorCode::MethodNotAllowed => 405,
-            ErrorCode::FileConflict => 412,
-            ErrorCode::MessageTooLarge | ErrorCode::WorkspaceTooLarge => 413,
-            ErrorCode::NotHere => 421,
-            ErrorCode::VersionMismatch => 426,
-            ErrorCode::Overloaded => 429,
-            ErrorCode::Internal => 500,
-            ErrorCode::ShuttingDown => 503,
-            ErrorCode::DiskFull => 507,
-        }
+        http_status(self.code)
+    }
+}
+
+/// The status of a reply over HTTP with this code.
+pub fn http_status(code: ErrorCode) -> u16 {
+    match code {
+        ErrorCode::BadRequest | ErrorCode::WorkerFailed | ErrorCode::NotEnforceable => 400,
+        ErrorCode::Unauthorized => 401,
+        ErrorCode::PathRefused => 403,
+        ErrorCode::SessionNotFound
+        | ErrorCode::TurnNotFound
+        | ErrorCode::ToolNotFound
+        | ErrorCode::FileNotFound
+        | ErrorCode::NotFound => 404,
+        ErrorCode::SessionExists
+        | ErrorCode::SessionBusy
+        | ErrorCode::ForkRefused
+        | ErrorCode::ForkLimit
+        | ErrorCode::TurnNotRunning
+        | ErrorCode::WouldDeadlock => 409,
+        ErrorCode::SessionEnded
+        | ErrorCode::SessionClosed
+        | ErrorCode::StateLost
+        | ErrorCode::WorkerDied
+        | ErrorCode::KeeperLost
+        | ErrorCode::ProtocolError
+        | ErrorCode::DeadlinePassed
+        | ErrorCode::Unstoppable
+        | ErrorCode::LimitMemory
+        | ErrorCode::LimitProcesses
+        | ErrorCode::LimitDisk
+        | ErrorCode::LimitWallTime
+        | ErrorCode::ToolFailed
+        | ErrorCode::ToolDeadlinePassed
+        | ErrorCode::ToolHostGone
+        | ErrorCode::ToolCancelled
+        | ErrorCode::AlreadyRunning => 410,
+        ErrorCode::FileConflict => 412,
+        ErrorCode::MessageTooLarge | ErrorCode::WorkspaceTooLarge => 413,
+        ErrorCode::NotHere => 421,
+        ErrorCode::VersionMismatch => 426,
+        ErrorCode::Overloaded => 429,
+        ErrorCode::Internal => 500,
+        ErrorCode::ShuttingDown => 503,
+        ErrorCode::DiskFull => 507,
     }
 }
 

@@ -40,7 +40,8 @@ pub use axum::Router;
 pub use config::{Config, EnvironmentsConfig, Listen, Reach, StartBy};
 pub use doors::{AgentDoor, Doors};
 pub use instance::ClaimError;
+pub use metrics::{METRICS, MetricInfo, MetricKind};
 pub use run::{RunError, run};
 /// For commands that inspect a machine without a node.
 pub use windlass_procs::HoldMode;
-pub use worker_config::{WorkerConfigError, WorkerEntry, WorkersConfig};
+pub use worker_config::{WORKER_KEYS, WorkerConfigError, WorkerEntry, WorkerKey, WorkersConfig};

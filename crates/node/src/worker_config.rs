@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use windlass_protocol::kinds;
 use windlass_protocol::policy::PolicyRequest;
 
@@ -56,12 +57,66 @@ pub struct WorkerEntry {
     pub wheels: Option<PathBuf>,
 }
 
-/// `config.toml`, as the user writes it.
+/// A key of a `[workers.NAME]` table, for `docs/reference/configuration.md`.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkerKey {
+    pub key: &'static str,
+    /// The kinds that take it: new ones, built-in ones, or all.
+    pub kinds: &'static str,
+    pub meaning: &'static str,
+}
+
+const fn worker_key(key: &'static str, kinds: &'static str, meaning: &'static str) -> WorkerKey {
+    WorkerKey { key, kinds, meaning }
+}
+
+/// Every key of a `[workers.NAME]` table.
+pub const WORKER_KEYS: [WorkerKey; 10] = [
+    worker_key(
+        "command",
+        "new",
+        "the worker's program and its arguments; required. The program is a name on PATH or an absolute path",
+    ),
+    worker_key("language", "new", "the name of the language; default: the name of the kind"),
+    worker_key("extensions", "new", "file name extensions without the dot. No two kinds share one"),
+    worker_key(
+        "environment",
+        "all",
+        "environment variables of each session. A variable of the session's client wins",
+    ),
+    worker_key(
+        "files",
+        "all",
+        "files and directories that each session may read, as absolute paths",
+    ),
+    worker_key(
+        "policy",
+        "all",
+        "the policy of sessions that request none, in the form of the HTTP API",
+    ),
+    worker_key(
+        "ready_s",
+        "all",
+        "how many seconds a worker may take to become ready: 1 to 600; default 30",
+    ),
+    worker_key(
+        "interpreter",
+        "built in",
+        "the interpreter of sessions that name none: a name on PATH or an absolute path. `python` and \
+         `jupyter` do not use it",
+    ),
+    worker_key("package", "`pyodide`", "the directory of the npm package `pyodide`"),
+    worker_key("wheels", "`pyodide`", "a directory with wheels, which each session can import"),
+];
+
+/// `config.toml`, as the user writes it. The command `windlass node` reads the table `[node]`.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ConfigText {
     start_figures: bool,
     workers: BTreeMap<String, WorkerEntry>,
+    #[serde(rename = "node")]
+    _node: IgnoredAny,
 }
 
 /// Why a configuration file is not used.
@@ -196,6 +251,17 @@ mod tests {
         let config = WorkersConfig::parse("[workers.node]\ninterpreter = \"/opt/node\"").unwrap();
         assert_eq!(config.entries["node"].interpreter.as_deref(), Some("/opt/node"));
         assert_eq!(WorkersConfig::parse("").unwrap(), WorkersConfig::default());
+    }
+
+    #[test]
+    fn the_table_has_each_key_of_a_worker() {
+        let error = WorkersConfig::parse("[workers.x]\nother = 1").unwrap_err().to_string();
+        let (_, listed) = error.split_once("expected one of ").unwrap();
+        let mut known: Vec<&str> = listed.split('`').skip(1).step_by(2).collect();
+        let mut named = WORKER_KEYS.map(|one| one.key);
+        known.sort_unstable();
+        named.sort_unstable();
+        assert_eq!(known, named);
     }
 
     #[test]

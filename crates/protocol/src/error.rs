@@ -6,144 +6,127 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The code of a failure. It is the same at every door and in the journal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ErrorCode {
+/// Defines the codes: for each its meaning, its name in Rust, and the code that programs see. The table in
+/// `docs/reference/error-codes.md` is written from it.
+macro_rules! error_codes {
+    ($(#[doc = $meaning:tt] $name:ident = $code:literal,)*) => {
+        /// The code of a failure. It is the same at every door and in the journal.
+        #[derive(
+            Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ToSchema,
+        )]
+        #[serde(rename_all = "snake_case")]
+        pub enum ErrorCode {
+            $(#[doc = $meaning] $name,)*
+        }
+
+        impl ErrorCode {
+            /// Every code.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $code,)*
+                }
+            }
+
+            /// What the code means, in one or two sentences.
+            pub fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$name => $meaning.trim_ascii(),)*
+                }
+            }
+        }
+    };
+}
+
+error_codes! {
     /// The request is malformed.
-    BadRequest,
+    BadRequest = "bad_request",
     /// A message exceeds its size limit.
-    MessageTooLarge,
+    MessageTooLarge = "message_too_large",
     /// A queue is full; try again later.
-    Overloaded,
-    SessionNotFound,
-    SessionExists,
+    Overloaded = "overloaded",
+    /// The node has no session of that id.
+    SessionNotFound = "session_not_found",
+    /// Another session has that id already, or had it.
+    SessionExists = "session_exists",
     /// The session lives in another node.
-    NotHere,
+    NotHere = "not_here",
     /// The session has ended and takes no turns.
-    SessionEnded,
+    SessionEnded = "session_ended",
     /// A turn runs or waits, or a worker starts. The request needs an idle session.
-    SessionBusy,
+    SessionBusy = "session_busy",
     /// The session cannot be forked.
-    ForkRefused,
+    ForkRefused = "fork_refused",
     /// The session has reached its maximum number of forks.
-    ForkLimit,
+    ForkLimit = "fork_limit",
     /// The workspace is too large for a fork to copy.
-    WorkspaceTooLarge,
-    TurnNotFound,
+    WorkspaceTooLarge = "workspace_too_large",
+    /// The session has no turn of that id.
+    TurnNotFound = "turn_not_found",
     /// The turn is not running, so it cannot take input or be interrupted.
-    TurnNotRunning,
+    TurnNotRunning = "turn_not_running",
     /// The session's state was lost before the turn could run. The turn never ran.
-    StateLost,
-    /// The session reached a limit of its policy.
-    LimitMemory,
-    LimitProcesses,
-    LimitDisk,
-    LimitWallTime,
+    StateLost = "state_lost",
+    /// The session reached the memory limit of its policy.
+    LimitMemory = "limit_memory",
+    /// The session reached the limit of processes of its policy.
+    LimitProcesses = "limit_processes",
+    /// The session reached the disk limit of its policy.
+    LimitDisk = "limit_disk",
+    /// The session reached the lifetime that its policy allows.
+    LimitWallTime = "limit_wall_time",
     /// A control that the policy requires cannot be enforced on this machine.
-    NotEnforceable,
+    NotEnforceable = "not_enforceable",
     /// The client is not authorized.
-    Unauthorized,
-    /// The client's token does not allow this request.
-    Forbidden,
+    Unauthorized = "unauthorized",
     /// The interpreter or the worker could not be started.
-    WorkerFailed,
+    WorkerFailed = "worker_failed",
     /// The worker violated the protocol.
-    ProtocolError,
+    ProtocolError = "protocol_error",
     /// The worker died during the turn.
-    WorkerDied,
+    WorkerDied = "worker_died",
     /// The keeper died during the turn.
-    KeeperLost,
+    KeeperLost = "keeper_lost",
     /// The turn's deadline passed.
-    DeadlinePassed,
+    DeadlinePassed = "deadline_passed",
     /// The turn was interrupted and did not stop within the grace period.
-    Unstoppable,
+    Unstoppable = "unstoppable",
     /// The session was closed while the turn waited or ran.
-    SessionClosed,
+    SessionClosed = "session_closed",
     /// The disk has no space for the journal, or for a file of the workspace.
-    DiskFull,
+    DiskFull = "disk_full",
     /// The workspace has no such file.
-    FileNotFound,
+    FileNotFound = "file_not_found",
     /// A file does not meet the condition of the request. Nothing was written.
-    FileConflict,
+    FileConflict = "file_conflict",
     /// The path leads out of the workspace, is hidden, or is not a regular file.
-    PathRefused,
+    PathRefused = "path_refused",
     /// The session has no tool of that name.
-    ToolNotFound,
+    ToolNotFound = "tool_not_found",
     /// The tool itself failed.
-    ToolFailed,
+    ToolFailed = "tool_failed",
     /// A tool call exceeded its deadline.
-    ToolDeadlinePassed,
+    ToolDeadlinePassed = "tool_deadline_passed",
     /// The tool host disconnected before it answered.
-    ToolHostGone,
+    ToolHostGone = "tool_host_gone",
     /// The call was cancelled before it was answered.
-    ToolCancelled,
+    ToolCancelled = "tool_cancelled",
     /// The turn would wait for a call that itself waits for the turn.
-    WouldDeadlock,
+    WouldDeadlock = "would_deadlock",
     /// Client and node have incompatible API versions.
-    VersionMismatch,
+    VersionMismatch = "version_mismatch",
     /// The node is stopping.
-    ShuttingDown,
+    ShuttingDown = "shutting_down",
     /// Another node uses the runtime directory.
-    AlreadyRunning,
+    AlreadyRunning = "already_running",
     /// The requested resource does not exist.
-    NotFound,
-    /// The path exists, but not for the method of the request.
-    MethodNotAllowed,
+    NotFound = "not_found",
     /// A bug in Windlass.
-    Internal,
+    Internal = "internal",
 }
 
 impl ErrorCode {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::BadRequest => "bad_request",
-            Self::MessageTooLarge => "message_too_large",
-            Self::Overloaded => "overloaded",
-            Self::SessionNotFound => "session_not_found",
-            Self::NotHere => "not_here",
-            Self::SessionExists => "session_exists",
-            Self::SessionEnded => "session_ended",
-            Self::SessionBusy => "session_busy",
-            Self::ForkRefused => "fork_refused",
-            Self::ForkLimit => "fork_limit",
-            Self::WorkspaceTooLarge => "workspace_too_large",
-            Self::TurnNotFound => "turn_not_found",
-            Self::TurnNotRunning => "turn_not_running",
-            Self::StateLost => "state_lost",
-            Self::LimitMemory => "limit_memory",
-            Self::LimitProcesses => "limit_processes",
-            Self::LimitDisk => "limit_disk",
-            Self::LimitWallTime => "limit_wall_time",
-            Self::NotEnforceable => "not_enforceable",
-            Self::Unauthorized => "unauthorized",
-            Self::Forbidden => "forbidden",
-            Self::WorkerFailed => "worker_failed",
-            Self::ProtocolError => "protocol_error",
-            Self::WorkerDied => "worker_died",
-            Self::KeeperLost => "keeper_lost",
-            Self::DeadlinePassed => "deadline_passed",
-            Self::Unstoppable => "unstoppable",
-            Self::SessionClosed => "session_closed",
-            Self::DiskFull => "disk_full",
-            Self::FileNotFound => "file_not_found",
-            Self::FileConflict => "file_conflict",
-            Self::PathRefused => "path_refused",
-            Self::ToolNotFound => "tool_not_found",
-            Self::ToolFailed => "tool_failed",
-            Self::ToolDeadlinePassed => "tool_deadline_passed",
-            Self::ToolHostGone => "tool_host_gone",
-            Self::ToolCancelled => "tool_cancelled",
-            Self::WouldDeadlock => "would_deadlock",
-            Self::VersionMismatch => "version_mismatch",
-            Self::ShuttingDown => "shutting_down",
-            Self::AlreadyRunning => "already_running",
-            Self::NotFound => "not_found",
-            Self::MethodNotAllowed => "method_not_allowed",
-            Self::Internal => "internal",
-        }
-    }
-
     /// Whether the same request may succeed later without a change.
     pub fn retryable(self) -> bool {
         matches!(self, Self::Overloaded | Self::SessionBusy | Self::DiskFull | Self::ShuttingDown)
@@ -153,5 +136,18 @@ impl ErrorCode {
 impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_code_is_written_as_it_is_read() {
+        for code in ErrorCode::ALL {
+            assert_eq!(serde_json::to_value(code).unwrap(), code.as_str());
+            assert!(code.meaning().ends_with('.'), "{code}");
+        }
     }
 }

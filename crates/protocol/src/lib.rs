@@ -31,6 +31,7 @@ pub mod policy;
 pub mod server_holder;
 pub mod storage;
 pub mod text;
+pub mod variables;
 pub mod worker;
 
 pub use error::ErrorCode;

@@ -48,10 +48,10 @@ impl ExitCause {
     /// The shell convention: 128 plus the signal number.
     fn exit_code(self) -> u8 {
         match self {
-            Self::HangUp => 129,
-            Self::Interrupt => 130,
+            Self::HangUp => exit::HUNG_UP,
+            Self::Interrupt => exit::INTERRUPTED,
             Self::PipeClosed => exit::PIPE_CLOSED,
-            Self::Terminate => 143,
+            Self::Terminate => exit::TERMINATED,
         }
     }
 }
