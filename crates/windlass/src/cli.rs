@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    agent, attach, completions, doctor, down, du, egress, env, environments, fork, install,
-    interrupt, kernels, kill, logs, man, mcp, node, policy, prune, ps, repl, run, secret, servers,
-    status, token, tools, uninstall, up, worker, workers,
+    agent, attach, completions, config, doctor, down, du, egress, environments, fork, install,
+    interrupt, kernels, kill, logs, man, mcp, node, policy, prune, ps, reference, repl, run,
+    secret, servers, status, token, tools, uninstall, up, worker, workers,
 };
 use crate::terminal::Terminal;
 
@@ -65,6 +65,7 @@ enum CliCommand {
     Prune(prune::Args),
     Mcp(mcp::Args),
     Policy(policy::Args),
+    Config(config::Args),
     Doctor(doctor::Args),
     Worker(worker::Args),
     Install(install::Args),
@@ -74,6 +75,8 @@ enum CliCommand {
     Man(man::Args),
     #[command(hide = true)]
     Node(node::Args),
+    #[command(hide = true)]
+    Reference(reference::Args),
 }
 
 /// The clap definition of all commands, for shell completions and manual pages.
@@ -98,6 +101,8 @@ fn dispatch(command: CliCommand, terminal: &mut Terminal) -> anyhow::Result<Exit
         CliCommand::Man(args) => return man::run(args, terminal),
         CliCommand::Token(args) => return token::run(args, terminal),
         CliCommand::Policy(args) => return policy::run(args, terminal),
+        CliCommand::Config(args) => return config::run(args, terminal),
+        CliCommand::Reference(args) => return reference::run(args, terminal),
         CliCommand::Doctor(args) => return doctor::run(args, terminal),
         CliCommand::Kernels(args) => return kernels::run(args, terminal),
         CliCommand::Worker(args) => return worker::run(args, terminal),
@@ -134,6 +139,8 @@ fn dispatch(command: CliCommand, terminal: &mut Terminal) -> anyhow::Result<Exit
             | CliCommand::Kernels(_)
             | CliCommand::Token(_)
             | CliCommand::Policy(_)
+            | CliCommand::Config(_)
+            | CliCommand::Reference(_)
             | CliCommand::Doctor(_)
             | CliCommand::Worker(_)
             | CliCommand::Install(_)

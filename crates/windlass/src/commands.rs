@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod attach;
 pub mod completions;
+pub mod config;
 pub mod doctor;
 pub mod down;
 pub mod du;
@@ -24,6 +25,7 @@ pub mod nursery;
 pub mod policy;
 pub mod prune;
 pub mod ps;
+pub mod reference;
 pub mod repl;
 pub mod run;
 pub mod secret;

@@ -3,49 +3,31 @@
 //! The process that starts it reads one line from its standard output: ready, or the error.
 
 use std::io::{ErrorKind, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use serde_json::json;
 use tracing_subscriber::EnvFilter;
 use windlass_client::{Client, Dirs, StartNode};
 use windlass_mcp::servers::{ConfigFile, Servers, ServersOptions};
 use windlass_mcp::{Connect, Door, DoorOptions, Transport, http};
 use windlass_node::failure::Failure;
-use windlass_node::{
-    AgentDoor, ClaimError, Config, Doors, EnvironmentsConfig, HoldMode, Listen, Reach, Router,
-    RunError, StartBy, WorkersConfig,
-};
+use windlass_node::{AgentDoor, ClaimError, Config, Doors, EnvironmentsConfig, Router, RunError};
 use windlass_protocol::ErrorCode;
 use windlass_protocol::environments::EnvironmentsFile;
 
 use super::up::{DefaultsArgs, ListenArgs};
-use crate::{duration, service_manager, size};
-
-/// Variable with the path of the MCP server file, for a node that a client starts.
-const MCP_CONFIG: &str = "WINDLASS_MCP_CONFIG";
-
-/// Variable that selects how workers are started: `exec`, `zygote` or `pool`.
-const START: &str = "WINDLASS_START";
-
-/// Variable with the path of the environments file, for a node that a client starts.
-const ENVIRONMENTS: &str = "WINDLASS_ENVIRONMENTS";
-
-/// Variable with the path of the configuration file, for a node that a client starts.
-const CONFIG: &str = "WINDLASS_CONFIG";
-
-/// Variables for the age and size limits of ended sessions, for a node that a client starts.
-const RETAIN_AGE: &str = "WINDLASS_RETAIN_AGE";
-const RETAIN_BYTES: &str = "WINDLASS_RETAIN_BYTES";
+use crate::duration::Timeout;
+use crate::settings::NodeSettings;
+use crate::{config_file, duration, service_manager, settings, size};
 
 /// Run the node of this machine
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// How keepers keep track of their processes
-    #[arg(long, value_enum, default_value_t = HoldChoice::Auto)]
-    pub hold: HoldChoice,
+    /// How keepers keep track of their processes [default: auto]
+    #[arg(long, value_enum)]
+    pub hold: Option<HoldChoice>,
     /// Exit after this long without a session and without a client
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub idle_exit: Option<Duration>,
@@ -82,25 +64,48 @@ pub enum HoldChoice {
     Subreaper,
 }
 
-impl From<HoldChoice> for HoldMode {
-    fn from(choice: HoldChoice) -> Self {
-        match choice {
-            HoldChoice::Auto => Self::Auto,
-            HoldChoice::PidNamespace => Self::PidNamespace,
-            HoldChoice::Subreaper => Self::Subreaper,
+impl HoldChoice {
+    /// The same as a value of the setting `hold`.
+    fn text(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::PidNamespace => "pid-namespace",
+            Self::Subreaper => "subreaper",
+        }
+    }
+}
+
+impl Args {
+    /// The value of an option, by the key of its setting. Parsing it again gives the same.
+    fn value(&self, key: &str) -> Option<String> {
+        let ms = |duration: Duration| format!("{}ms", duration.as_millis());
+        match key {
+            "hold" => self.hold.map(|hold| hold.text().to_owned()),
+            "idle_exit" => self.idle_exit.map(|exit| Timeout::After(exit).to_string()),
+            "node_grace" => self.node_grace.map(ms),
+            "keeper_patience" => self.keeper_patience.map(ms),
+            "retain_age" => self.retain_age.map(ms),
+            "retain_bytes" => self.retain_bytes.map(|bytes| bytes.to_string()),
+            "listen" => self.listen.listen.map(|address| address.to_string()),
+            "listen_anywhere" => self.listen.listen_anywhere.then(|| true.to_string()),
+            "session_idle" => self.defaults.session_idle.map(|idle| idle.to_string()),
+            "deadline" => self.defaults.deadline.map(|deadline| deadline.to_string()),
+            "mcp_config" => self.mcp_config.as_ref().map(|path| path.display().to_string()),
+            _ => None,
         }
     }
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let NodeSettings { config, environments: _, mcp_config, log } = configure(&args)?;
     tracing_subscriber::fmt()
         .with_writer(windlass_node::log::StandardError)
         .with_ansi(false)
-        .with_env_filter(
-            EnvFilter::try_from_env("WINDLASS_LOG")
-                .unwrap_or_else(|_| EnvFilter::new("info,rmcp=error,rmcp::service=off")),
-        )
+        .with_env_filter(EnvFilter::new(log))
         .init();
+    if let Some(error) = &config.workers.error {
+        tracing::warn!(%error, "the configuration file is not used; the defaults apply");
+    }
     if !args.foreground {
         // A new process session: a closed terminal or a Ctrl-C there does not reach the node. This fails
         // if the process already leads a process session, which has the same effect.
@@ -108,9 +113,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     // Before anything opens a file: the descriptor has a fixed number.
     let socket = service_manager::take_listener()?;
-    let config = configure(&args)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let servers = mcp_servers(&args, &config)?;
+    let servers = mcp_servers(mcp_config, &config)?;
     let router = mcp_door(&config)?.merge(servers.router());
     let doors = Doors { router, agents: agent_door(&config)?, socket };
     let ready = || {
@@ -144,30 +148,20 @@ fn connect(config: &Config) -> anyhow::Result<Connect> {
 }
 
 /// The MCP servers whose tools sessions may call.
-fn mcp_servers(args: &Args, config: &Config) -> anyhow::Result<Servers> {
-    let named = args.mcp_config.clone().or_else(|| path_in(MCP_CONFIG));
+fn mcp_servers(named: Option<PathBuf>, config: &Config) -> anyhow::Result<Servers> {
     let file = match named {
         Some(file) => ConfigFile::Named(file),
-        None => ConfigFile::Default(usual_mcp_config()),
+        None => ConfigFile::Default(config_file::directory().join("mcp.json")),
     };
     let (program, connect) = (config.program.clone(), connect(config)?);
     Ok(Servers::new(ServersOptions { config: file, program, connect }))
 }
 
-fn usual_mcp_config() -> PathBuf {
-    config_dir().join("mcp.json")
-}
-
-fn config_dir() -> PathBuf {
-    let home = || std::env::home_dir().unwrap_or_default().join(".config");
-    path_in("XDG_CONFIG_HOME").unwrap_or_else(home).join("windlass")
-}
-
 /// The interpreters that have a worker pool. An invalid file does not stop the node: `windlass
 /// environments` reports the error, and the defaults apply.
-fn environments() -> EnvironmentsConfig {
-    let named = path_in(ENVIRONMENTS);
-    let file = named.clone().unwrap_or_else(|| config_dir().join("environments.json"));
+fn environments(named: Option<&Path>) -> EnvironmentsConfig {
+    let usual = || config_file::directory().join("environments.json");
+    let file = named.map_or_else(usual, Path::to_path_buf);
     let invalid = |why: String| EnvironmentsConfig {
         error: Some(format!("cannot use {}: {why}", file.display())),
         ..EnvironmentsConfig::default()
@@ -182,28 +176,6 @@ fn environments() -> EnvironmentsConfig {
         }
         Err(error) => invalid(error.to_string()),
     }
-}
-
-/// The workers of the configuration file. An invalid file does not stop the node: `windlass workers` reports
-/// the error, and the built-in workers stay.
-fn workers() -> WorkersConfig {
-    let named = path_in(CONFIG);
-    let file = named.clone().unwrap_or_else(|| config_dir().join("config.toml"));
-    let invalid = |why: String| WorkersConfig {
-        error: Some(format!("cannot use {}: {why}", file.display())),
-        ..WorkersConfig::default()
-    };
-    match std::fs::read_to_string(&file) {
-        Ok(text) => WorkersConfig::parse(&text).unwrap_or_else(|error| invalid(error.to_string())),
-        Err(error) if error.kind() == ErrorKind::NotFound && named.is_none() => {
-            WorkersConfig::default()
-        }
-        Err(error) => invalid(error.to_string()),
-    }
-}
-
-fn path_in(variable: &str) -> Option<PathBuf> {
-    std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 /// MCP over HTTP.
@@ -232,54 +204,20 @@ fn agent_door(config: &Config) -> anyhow::Result<AgentDoor> {
     Ok(AgentDoor::new(move |call, request| windlass_mcp::agent::answer(&door, call, request)))
 }
 
-fn configure(args: &Args) -> anyhow::Result<Config> {
+fn configure(args: &Args) -> anyhow::Result<NodeSettings> {
     let dirs = Dirs::from_env()?;
-    let mut config = Config::new(dirs.runtime, dirs.state, std::env::current_exe()?);
-    config.hold = args.hold.into();
-    config.listen = args.listen.listen.map(|address| Listen {
-        address,
-        reach: if args.listen.listen_anywhere { Reach::Anywhere } else { Reach::ThisMachine },
-    });
-    config.idle_exit = args.idle_exit;
-    let keepers = &mut config.keepers;
-    keepers.node_grace = args.node_grace.unwrap_or(keepers.node_grace);
-    keepers.patience = args.keeper_patience.unwrap_or(keepers.patience);
-    let age = args
-        .retain_age
-        .map_or_else(|| from_variable(RETAIN_AGE, duration::parse), |age| Ok(Some(age)))?;
-    config.retention.max_age = age.unwrap_or(config.retention.max_age);
-    let bytes = args
-        .retain_bytes
-        .map_or_else(|| from_variable(RETAIN_BYTES, size::parse), |bytes| Ok(Some(bytes)))?;
-    config.retention.max_total_bytes = bytes.unwrap_or(config.retention.max_total_bytes);
-    if let Some(idle) = args.defaults.session_idle {
-        config.defaults.idle = idle.duration();
-    }
-    if let Some(deadline) = args.defaults.deadline {
-        config.defaults.deadline = deadline.duration();
-    }
-    config.environments = environments();
-    config.workers = workers();
-    if let Some(named) = std::env::var_os(START).filter(|named| !named.is_empty()) {
-        let named = named.to_string_lossy();
-        config.start = StartBy::parse(&named)
-            .with_context(|| format!("{START} is {named:?}, but must be exec, zygote or pool"))?;
-    }
-    Ok(config)
-}
-
-/// The parsed value of a variable, if it is set. A value that cannot be parsed is an error.
-fn from_variable<T, E>(
-    name: &str,
-    parse: impl Fn(&str) -> Result<T, E>,
-) -> anyhow::Result<Option<T>>
-where
-    E: std::error::Error + Send + Sync + 'static,
-{
-    let value = std::env::var_os(name).filter(|value| !value.is_empty());
-    let Some(value) = value else { return Ok(None) };
-    let value = value.to_string_lossy();
-    parse(&value).map(Some).with_context(|| format!("{name} is {value:?}"))
+    let config = Config::new(dirs.runtime, dirs.state, std::env::current_exe()?);
+    let mut node = NodeSettings::new(config);
+    let file = config_file::read();
+    let values = settings::resolve(
+        |key| args.value(key),
+        |name| std::env::var_os(name),
+        |key| file.node.get(key).cloned(),
+    );
+    settings::apply(&values, &mut node)?;
+    node.config.environments = environments(node.environments.as_deref());
+    node.config.workers = file.workers;
+    Ok(node)
 }
 
 /// Reports readiness to the starter, then closes the pipe to it, so that the starter can exit.
@@ -309,4 +247,41 @@ fn explain(error: &RunError) -> Failure {
         | RunError::Io { .. } => ErrorCode::Internal,
     };
     Failure::new(code, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::settings::SETTINGS;
+
+    #[derive(clap::Parser)]
+    struct NodeCommand {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn each_option_of_the_node_gives_its_setting_the_same_value() {
+        for setting in SETTINGS.iter().filter(|setting| setting.option) {
+            let value = match setting.key {
+                "listen" | "listen_anywhere" => "0.0.0.0:80",
+                "mcp_config" => "/etc/mcp.json",
+                _ => setting.default,
+            };
+            let mut line = vec!["node".to_owned()];
+            if setting.key == "listen_anywhere" {
+                line.extend(["--listen".to_owned(), value.to_owned()]);
+            }
+            line.extend(setting.option_name());
+            line.extend(
+                (setting.key != "listen_anywhere" && value != "never").then(|| value.to_owned()),
+            );
+            line.extend((value == "never").then(|| "5s".to_owned()));
+            let parsed = NodeCommand::try_parse_from(&line).unwrap().args;
+            let text = parsed.value(setting.key).unwrap_or_else(|| panic!("{line:?}"));
+            assert_eq!(setting.check(&text), Ok(()), "{line:?}: {text}");
+        }
+    }
 }

@@ -4,11 +4,9 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use windlass_protocol::limits::DEADLINE_MS_MAX;
-
 use crate::duration::Timeout;
 use crate::terminal::Terminal;
-use crate::{duration, node_access};
+use crate::{duration, node_access, settings};
 
 /// Start the node if it is not running
 ///
@@ -34,7 +32,7 @@ pub struct DefaultsArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse_timeout)]
     pub session_idle: Option<Timeout>,
     /// Stop a turn that runs this long, at most 7d, or `never`; default: 24h
-    #[arg(long, value_name = "DURATION", value_parser = parse_deadline)]
+    #[arg(long, value_name = "DURATION", value_parser = settings::deadline)]
     pub deadline: Option<Timeout>,
 }
 
@@ -44,17 +42,6 @@ impl DefaultsArgs {
         let named = [("--session-idle", self.session_idle), ("--deadline", self.deadline)];
         let given = named.into_iter().filter_map(|(name, value)| Some((name, value?)));
         given.flat_map(|(name, value)| [OsString::from(name), value.to_string().into()]).collect()
-    }
-}
-
-/// Parses a deadline within the allowed range.
-fn parse_deadline(text: &str) -> Result<Timeout, String> {
-    let deadline = duration::parse_timeout(text).map_err(|error| error.to_string())?;
-    match deadline.duration() {
-        Some(longest) if duration::millis(longest) > DEADLINE_MS_MAX => {
-            Err("the maximum deadline is 7d".to_owned())
-        }
-        _ => Ok(deadline),
     }
 }
 
