@@ -1,16 +1,18 @@
 //! `cargo xtask`: checks and measurements of this workspace, one module per command. The test suites against
 //! a real node are in the crate `suites`.
 //!
-//! Only `api`, `examples --write`, `conformance --write-docs`, `attack --document` and `fuzz --grow` write
+//! Only `api`, `reference`, `examples --write`, `conformance --write-docs`, `attack --document` and `fuzz --grow` write
 //! files of the repository.
 
 mod api;
 mod bench;
 mod contract;
 mod dist;
+mod docs;
 mod examples;
 mod fuzz;
 mod load;
+mod reference;
 mod sdk;
 mod tidy;
 
@@ -47,6 +49,10 @@ enum Command {
     Sdk(sdk::Args),
     /// Build the packages that people install, and run a first session from each
     Dist(dist::Args),
+    /// Write the pages of `docs/reference` from the tables of the code
+    Reference(reference::Args),
+    /// Run the code blocks of README and docs as they are printed
+    Docs(docs::Args),
     /// Run the examples against a node and compare their output with the pages in `docs/examples`
     Examples(examples::Args),
     /// Feed arbitrary input to each reader of another process's data
@@ -74,6 +80,8 @@ fn main() -> ExitCode {
         Command::Api(args) => api::run(&args),
         Command::Sdk(args) => sdk::run(&args),
         Command::Dist(args) => dist::run(&args),
+        Command::Reference(args) => reference::run(&args),
+        Command::Docs(args) => docs::run(&args),
         Command::Examples(args) => examples::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Bench(args) => bench::run(&args),

@@ -20,6 +20,7 @@ mod rust;
 mod sleeps;
 mod type_names;
 mod unsafety;
+mod variables;
 mod words;
 
 use anyhow::Result;
@@ -40,6 +41,7 @@ pub fn run() -> Result<RunVerdict> {
     findings.extend(words::check(&sources));
     findings.extend(sleeps::check(&sources)?);
     findings.extend(unsafety::check(&sources));
+    findings.extend(variables::check(&sources));
     findings.extend(check_structure(&sources)?);
 
     for finding in &findings {
