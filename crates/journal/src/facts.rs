@@ -8,6 +8,7 @@ use windlass_protocol::confinement::Confinement;
 use windlass_protocol::event::{
     DropReason, EventKind, Receipt, StartFigures, StartedBy, StopCause, TurnError, Usage,
 };
+use windlass_protocol::refusal::PolicyRefusal;
 use windlass_protocol::{CallNo, Epoch, Event, LinkSeq, Outcome, Seq, SessionId, TurnId, TurnNo};
 
 /// Maximum number of displays listed for one turn. Later displays are only in the events.
@@ -146,6 +147,8 @@ pub struct TurnRecord {
     pub error: Option<TurnError>,
     pub usage: Usage,
     pub receipt: Option<Receipt>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<PolicyRefusal>,
     pub displays: Vec<DisplayRef>,
     pub output_from: u64,
     pub output_to: u64,
@@ -456,7 +459,7 @@ impl SessionFacts {
     }
 
     fn finish(&mut self, event: &Event) -> Option<TurnRecord> {
-        let EventKind::TurnEnded { outcome, error, usage, receipt } = &event.kind else {
+        let EventKind::TurnEnded { outcome, error, usage, receipt, refusal } = &event.kind else {
             return None;
         };
         let index = self.open_turns.iter().position(|turn| Some(turn.number) == event.turn)?;
@@ -473,6 +476,7 @@ impl SessionFacts {
             error: error.clone(),
             usage: *usage,
             receipt: receipt.clone(),
+            refusal: refusal.clone(),
             displays: turn.displays,
             output_from: turn.output_from,
             output_to: turn.output_to,

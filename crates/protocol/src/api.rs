@@ -32,6 +32,7 @@ use crate::event::{
 };
 use crate::link::Hold;
 use crate::policy::{Policy, PolicyRequest};
+use crate::refusal::PolicyRefusal;
 use crate::storage::StateStorage;
 use crate::{ErrorCode, Outcome, Owner, Seq, SessionId, TurnId, TurnNo};
 
@@ -302,6 +303,9 @@ pub struct Turn {
     pub usage: Option<Usage>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<Receipt>,
+    /// What the policy refused in the turn, if that made it fail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<PolicyRefusal>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::confinement::Confinement;
 use crate::policy::Limit;
+use crate::refusal::PolicyRefusal;
 use crate::worker::StartupFigures;
 use crate::{CallNo, ErrorCode, LinkSeq, Seq, TurnId, TurnNo};
 
@@ -102,6 +103,9 @@ pub enum EventKind {
         usage: Usage,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         receipt: Option<Receipt>,
+        /// What the policy refused in the turn, if that made it fail.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        refusal: Option<PolicyRefusal>,
     },
     /// A worker is ready for turns. `restarts` counts the workers before it.
     WorkerReady {

@@ -8,7 +8,8 @@
 //! - [`api`]: clients and node, the JSON of the HTTP door (`docs/openapi.json`);
 //! - [`host`]: node and tool host, the frames of the WebSocket (`docs/tools.md`).
 //!
-//! The shared types are in [`ids`], [`event`], [`agent`], [`policy`], [`confinement`] and [`frame`].
+//! The shared types are in [`ids`], [`event`], [`agent`], [`policy`], [`refusal`],
+//! [`confinement`] and [`frame`].
 
 pub mod agent;
 pub mod api;
@@ -28,6 +29,7 @@ pub mod nursery;
 pub mod packages;
 pub mod parts;
 pub mod policy;
+pub mod refusal;
 pub mod server_holder;
 pub mod storage;
 pub mod text;

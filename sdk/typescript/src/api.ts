@@ -532,6 +532,8 @@ export interface EventItemTurnEnded {
   link?: LinkSeq | null;
   outcome: Outcome;
   receipt?: Receipt | null;
+  /** What the policy refused in the turn, if that made it fail. */
+  refusal?: PolicyRefusal | null;
   seq: Seq;
   text?: string | null;
   /** The turn of the event. Absent for events of the session itself. */
@@ -814,6 +816,20 @@ export interface Policy {
   workspace: WorkspaceAccess;
   /** Writable paths, in addition to the workspace and the private directories. */
   writable: string[];
+}
+
+/** Why the policy of a session stopped what a turn tried. */
+export interface PolicyRefusal {
+  /** The control that refused it. */
+  control: Control;
+  /** The field of a policy request that allows it, for example `policy.network.hosts`. Absent if none does. */
+  field?: string | null;
+  /** What happened and what allows it, for people. */
+  message: string;
+  /** The command line option that allows it, for example `--allow-host example.org`. Absent if no option does. */
+  option?: string | null;
+  /** What was tried, for example `connect to example.org`. Names in it come from the session's code. */
+  tried: string;
 }
 
 /** The policy that a client requests: a preset, and the differences from it. */
@@ -1127,6 +1143,8 @@ export interface Turn {
   outcome?: Outcome | null;
   output: OutputView;
   receipt?: Receipt | null;
+  /** What the policy refused in the turn, if that made it fail. */
+  refusal?: PolicyRefusal | null;
   session: SessionId;
   state: TurnState;
   /** The input that the turn waits for, while it waits. */

@@ -87,6 +87,7 @@ fn ended(turn: u64) -> NewEvent {
         error: None,
         usage: Usage { wall_ms: 1.5, ..Usage::default() },
         receipt: None,
+        refusal: None,
     };
     event(Some(turn), kind, b"")
 }

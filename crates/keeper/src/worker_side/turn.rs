@@ -336,7 +336,8 @@ impl WorkerSide {
             let reason = "unknown, or for another turn".to_owned();
             node.tell(Some(turn), EventKind::MessagesDropped { count, reason }, Bytes::new());
         }
-        let ended = EventKind::TurnEnded { outcome: outcome.into(), error, usage, receipt: None };
+        let outcome = outcome.into();
+        let ended = EventKind::TurnEnded { outcome, error, usage, receipt: None, refusal: None };
         node.tell(Some(turn), ended, Bytes::new());
         self.watch.turn_changed();
     }

@@ -283,7 +283,10 @@ fn record(effect: SessionEffect) -> Option<(Option<TurnNo>, EventKind)> {
                 |code| TurnError { code: Some(code), name: String::new(), message: String::new() };
             let receipt = (loss == Loss::State).then(|| Receipt { kept: vec![], lost: vec![] });
             let (error, usage) = (code.map(named), Usage::default());
-            Some((Some(turn), EventKind::TurnEnded { outcome, error, usage, receipt }))
+            Some((
+                Some(turn),
+                EventKind::TurnEnded { outcome, error, usage, receipt, refusal: None },
+            ))
         }
         SessionEffect::End { reason } => {
             let (message, receipt) = (None, None);

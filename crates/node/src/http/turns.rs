@@ -310,9 +310,9 @@ async fn present(
             app.serving.bounds.page_reads.run(reading).await??
         }
     };
-    let (outcome, error, usage, receipt) = match turn.end {
-        None => (None, None, None, None),
-        Some(end) => (Some(end.outcome), end.error, Some(end.usage), end.receipt),
+    let (outcome, error, usage, receipt, refusal) = match turn.end {
+        None => (None, None, None, None, None),
+        Some(end) => (Some(end.outcome), end.error, Some(end.usage), end.receipt, end.refusal),
     };
     Ok(Turn {
         id: turn.id,
@@ -326,6 +326,7 @@ async fn present(
         displays: turn.displays,
         usage,
         receipt,
+        refusal,
     })
 }
 

@@ -275,7 +275,8 @@ mod tests {
 
     fn ended(turn: u64, link: u64) -> NewEvent {
         let (outcome, usage) = (Outcome::Ok, Usage::default());
-        event(turn, link, EventKind::TurnEnded { outcome, error: None, usage, receipt: None }, "")
+        let (error, receipt, refusal) = (None, None, None);
+        event(turn, link, EventKind::TurnEnded { outcome, error, usage, receipt, refusal }, "")
     }
 
     /// Each record's turn, number and dropped bytes.

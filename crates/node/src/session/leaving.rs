@@ -196,7 +196,9 @@ pub(super) fn records_of_loss(
                 let receipt = (loss == Loss::State).then(|| receipts::state_lost(id));
                 let error = code.map(|code| limits::explain(code, None));
                 let usage = Usage::default();
-                Some(record(Some(turn), EventKind::TurnEnded { outcome, error, usage, receipt }))
+                let refusal = None;
+                let ended = EventKind::TurnEnded { outcome, error, usage, receipt, refusal };
+                Some(record(Some(turn), ended))
             }
             SessionEffect::End { reason } => {
                 let receipt = receipts::session_ended(id, reason, workspace);

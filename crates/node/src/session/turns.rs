@@ -10,6 +10,7 @@ use windlass_protocol::api::{DisplayRef, StdinWait, TurnState};
 use windlass_protocol::event::{Receipt, TurnError, Usage};
 use windlass_protocol::host::Within;
 use windlass_protocol::limits::INPUT_BYTES_MAX;
+use windlass_protocol::refusal::PolicyRefusal;
 use windlass_protocol::{Outcome, TurnId, TurnNo};
 
 use super::output_ends::OutputEnds;
@@ -77,6 +78,7 @@ pub(crate) struct TurnEnd {
     pub error: Option<TurnError>,
     pub usage: Usage,
     pub receipt: Option<Receipt>,
+    pub refusal: Option<PolicyRefusal>,
 }
 
 /// A turn at one moment, for a reply.
@@ -116,6 +118,7 @@ impl Turn {
             error: record.error,
             usage: record.usage,
             receipt: record.receipt,
+            refusal: record.refusal,
         });
         turn
     }

@@ -630,6 +630,8 @@ class EventItemTurnEnded(_EventItemTurnEnded, total=False):
     # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     receipt: Optional[Receipt]
+    # What the policy refused in the turn, if that made it fail.
+    refusal: Optional[PolicyRefusal]
     text: Optional[str]
     # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
@@ -954,6 +956,24 @@ class Policy(_Policy, total=False):
     # Tools of the node's MCP servers that the code may call.
     tools: list[ToolRule]
     unix_sockets: UnixSockets
+
+
+class _PolicyRefusal(TypedDict):
+    # The control that refused it.
+    control: Control
+    # What happened and what allows it, for people.
+    message: str
+    # What was tried, for example `connect to example.org`. Names in it come from the session's code.
+    tried: str
+
+
+class PolicyRefusal(_PolicyRefusal, total=False):
+    """Why the policy of a session stopped what a turn tried."""
+
+    # The field of a policy request that allows it, for example `policy.network.hosts`. Absent if none does.
+    field: Optional[str]
+    # The command line option that allows it, for example `--allow-host example.org`. Absent if no option does.
+    option: Optional[str]
 
 
 class PolicyRequest(TypedDict, total=False):
@@ -1312,6 +1332,8 @@ class Turn(_Turn, total=False):
     # How the turn ended. Absent until it ends.
     outcome: Optional[Outcome]
     receipt: Optional[Receipt]
+    # What the policy refused in the turn, if that made it fail.
+    refusal: Optional[PolicyRefusal]
     # The input that the turn waits for, while it waits.
     stdin_wait: Optional[StdinWait]
     usage: Optional[Usage]
