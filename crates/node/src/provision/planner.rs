@@ -27,6 +27,16 @@ use windlass_egress::proxy_environment;
 /// The private `/tmp` of a session with its own mount view.
 const PRIVATE_TMP: &str = "/tmp";
 
+/// Variables of a session without a network: package managers fail at once instead of trying for seconds. No zygote
+/// reads them at its start, so they keep no session from the pool.
+const WITHOUT_NETWORK: [(&str, &str); 5] = [
+    ("PIP_RETRIES", "0"),
+    ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
+    ("UV_OFFLINE", "1"),
+    ("NPM_CONFIG_FETCH_RETRIES", "0"),
+    ("CARGO_NET_RETRY", "0"),
+];
+
 /// Plans the confinement of sessions.
 #[derive(Debug)]
 pub(crate) struct Planner {
@@ -177,7 +187,8 @@ fn check_interpreter(place: &FileSurvey, recipe: &Recipe) -> Result<(), Failure>
     Err(Failure::new(ErrorCode::WorkerFailed, message))
 }
 
-/// Adds the environment variables of the policy: allowed ones of the node, `TMPDIR` and the proxy.
+/// Adds the environment variables of the policy: allowed ones of the node, `TMPDIR`, the proxy, and those of a session
+/// without a network.
 fn environment(policy: &Policy, plan: &Plan, tmp: Option<&Path>, recipe: &mut Recipe) {
     for name in &policy.environment {
         if let Ok(value) = std::env::var(name) {
@@ -193,6 +204,11 @@ fn environment(policy: &Policy, plan: &Plan, tmp: Option<&Path>, recipe: &mut Re
     if let Network::Hosts(rules) = &policy.network {
         for (name, value) in proxy_environment(&rules.0) {
             recipe.env.entry(name.to_owned()).or_insert(value);
+        }
+    }
+    if policy.network == Network::None && plan.isolation != Isolation::None {
+        for (name, value) in WITHOUT_NETWORK {
+            recipe.env.entry(name.to_owned()).or_insert_with(|| value.to_owned());
         }
     }
 }
