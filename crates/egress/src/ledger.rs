@@ -194,6 +194,19 @@ impl Ledger {
         (first, entry.flow.clone())
     }
 
+    /// The number of decisions so far, for [`Self::refused_since`].
+    pub fn decisions(&self) -> u64 {
+        self.counts.lock().expect("no holder of this lock can panic").decisions
+    }
+
+    /// The last refusal after the first `decisions` decisions.
+    pub fn refused_since(&self, decisions: u64) -> Option<EgressDecision> {
+        let counts = self.counts.lock().expect("no holder of this lock can panic");
+        let refused = counts.entries.iter().filter(|(key, _)| !key.allowed);
+        let last = refused.max_by_key(|(_, entry)| entry.last)?;
+        (last.1.last > decisions).then(|| decision(last))
+    }
+
     pub fn log(&self) -> EgressLog {
         let counts = self.counts.lock().expect("no holder of this lock can panic");
         let mut entries: Vec<_> = counts.entries.iter().collect();
@@ -253,6 +266,21 @@ mod tests {
         assert_eq!((of(443).count, of(443).allowed), (3, true));
         assert_eq!((of(80).count, of(80).allowed), (1, false));
         assert!(of(80).reason.contains("no rule"), "{}", of(80).reason);
+    }
+
+    #[tokio::test]
+    async fn the_last_refusal_is_found_also_if_its_kind_was_reported_before() {
+        let (ledger, _events) = ledger();
+        let refuse =
+            |host: &'static str| ledger.note(host, 443, Err(RefusalReason::NotNamed.into()));
+        refuse("a.org").await;
+        refuse("b.org").await;
+        let before = ledger.decisions();
+        assert_eq!(ledger.refused_since(before), None);
+        ledger.note("c.org", 443, Ok(())).await;
+        assert_eq!(ledger.refused_since(before), None, "an allowed connection is no refusal");
+        refuse("a.org").await;
+        assert_eq!(ledger.refused_since(before).unwrap().host, "a.org");
     }
 
     #[tokio::test]

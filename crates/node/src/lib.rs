@@ -15,6 +15,7 @@ mod context;
 mod directory;
 mod disk;
 mod doors;
+mod explain;
 pub mod failure;
 pub mod http;
 mod instance;

@@ -22,6 +22,7 @@ pub(crate) mod output_ends;
 mod preparing;
 mod public_view;
 mod receipts;
+mod refusals;
 mod requests;
 mod round;
 pub(crate) mod spec;

@@ -13,6 +13,7 @@ use windlass_protocol::{ErrorCode, Outcome, TurnNo};
 use super::actor::Actor;
 use super::calls::CallPart;
 use super::receipts::WorkspaceFate;
+use super::refusals::RefusalQuestion;
 use super::round::{SessionAct, TurnEndReport};
 use super::turns::{OutputExtent, TurnEnd};
 use super::{answer, limits, receipts};
@@ -26,6 +27,7 @@ impl Actor {
             SessionEffect::Start { turn } if self.keeper.was_given(turn) => self.resume_turn(turn),
             SessionEffect::Start { turn } => {
                 self.queue.limits.turn_starts();
+                self.queue.refusals.turn_starts(turn);
                 self.round.acts.push(SessionAct::Start { turn });
             }
             SessionEffect::Interrupt { turn, cause } => self.plan_interrupt(turn, cause),
@@ -122,6 +124,14 @@ impl Actor {
             }
             None => reported.error,
         };
+        let refusal = self.queue.refusals.explain(RefusalQuestion {
+            turn,
+            outcome,
+            error: error.as_ref(),
+            limit: self.queue.limits.reached(),
+            output: &ended.output,
+            view: &self.view,
+        });
         let receipt = match loss {
             Loss::None if outcome == Outcome::TimedOut => Some(receipts::state_kept(&self.id)),
             Loss::None if outcome == Outcome::Lost => Some(receipts::never_run(&self.id)),
@@ -131,9 +141,10 @@ impl Actor {
         ended.stdin_wait = None;
         ended.extent = extent;
         ended.code = Bytes::new();
-        let end = TurnEnd { outcome, error, usage, receipt };
+        let end = TurnEnd { outcome, error, usage, receipt, refusal };
         ended.end = Some(end.clone());
-        let kind = EventKind::TurnEnded { outcome, error: end.error, usage, receipt: end.receipt };
+        let TurnEnd { outcome, error, usage, receipt, refusal } = end;
+        let kind = EventKind::TurnEnded { outcome, error, usage, receipt, refusal };
         self.round.record_from_keeper(reported.link, Some(turn), kind, Bytes::new());
         self.queue.turns.ended(turn);
         self.context.metrics.turn_ended(outcome, usage.wall_ms);

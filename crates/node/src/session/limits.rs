@@ -14,6 +14,8 @@ use crate::failure::remedy;
 pub(super) struct LimitReports {
     /// The last report. The limit may have ended only one process, not the worker.
     message: String,
+    /// The limit of the last report.
+    reached: Option<Limit>,
     /// The limit that ended the worker, with its figures.
     ended: Option<(Limit, String)>,
     /// Why the last worker ended or was not started, or how it violated the protocol.
@@ -24,7 +26,10 @@ impl LimitReports {
     /// Notes a keeper's event, before the lifecycle decides about it.
     pub fn note(&mut self, kind: &EventKind) {
         match kind {
-            EventKind::LimitReached { message, .. } => self.message.clone_from(message),
+            EventKind::LimitReached { limit, message } => {
+                self.message.clone_from(message);
+                self.reached = Some(*limit);
+            }
             EventKind::WorkerEnded { limit, cause, .. } => {
                 self.cause.clone_from(cause);
                 let message = std::mem::take(&mut self.message);
@@ -39,12 +44,18 @@ impl LimitReports {
     pub fn wall_time_passed(&mut self, wall_s: u64) -> EventKind {
         let (limit, message) = (Limit::WallTime, format!("the session may live for {wall_s} s"));
         self.ended = Some((limit, message.clone()));
+        self.reached = Some(limit);
         EventKind::LimitReached { limit, message }
     }
 
     /// A turn starts: forgets the reports before it.
     pub fn turn_starts(&mut self) {
         *self = Self::default();
+    }
+
+    /// The limit that was reported last since the turn started.
+    pub fn reached(&self) -> Option<Limit> {
+        self.reached
     }
 
     /// The error of a turn that a limit or its worker ended, or that did not run because of a limit.

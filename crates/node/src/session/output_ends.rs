@@ -45,6 +45,16 @@ impl OutputEnds {
         self.tail.extend(rest);
     }
 
+    /// The last bytes of the output that are in memory, at most `bytes_max`.
+    pub fn last(&self, bytes_max: usize) -> Vec<u8> {
+        let of_tail = self.tail.len().min(bytes_max);
+        let of_head = self.head.len().min(bytes_max - of_tail);
+        // With an omission between them, the head's end does not belong to the tail.
+        let joined = (self.head.len() + self.tail.len()) as u64 == self.bytes || self.in_journal;
+        let head = if joined { &self.head[self.head.len() - of_head..] } else { &[] };
+        head.iter().chain(self.tail.range(self.tail.len() - of_tail..)).copied().collect()
+    }
+
     /// The excerpt that fits `budget`. None if the head and tail in memory are too short for it.
     pub fn excerpt(&self, budget: usize) -> Option<OutputExcerpt> {
         if self.in_journal {
@@ -161,6 +171,16 @@ mod tests {
         assert_eq!(excerpt.head, all[..372]);
         assert_eq!(excerpt.tail, all[all.len() - 372..]);
         assert!(pieces.excerpt(100_000).is_none(), "a larger excerpt is read from the journal");
+    }
+
+    #[test]
+    fn the_last_bytes_never_join_what_is_not_adjacent() {
+        assert_eq!(ends(&[b"one ", b"two"]).last(5), b"e two");
+        let mut long = ends(&[&vec![b'x'; KEPT_BYTES], b"tail"]);
+        assert_eq!(long.last(6), b"xxtail");
+        long.push(&vec![b'y'; KEPT_BYTES]);
+        assert_eq!(long.last(KEPT_BYTES), vec![b'y'; KEPT_BYTES]);
+        assert_eq!(long.last(2 * KEPT_BYTES), vec![b'y'; KEPT_BYTES]);
     }
 
     #[test]

@@ -29,6 +29,7 @@ use super::keeper_side::KeeperSide;
 use super::lifetime::Lifetime;
 use super::limits;
 use super::public_view::PublicView;
+use super::refusals::RefusalWatch;
 use super::round::Round;
 use super::spec::Spec;
 use super::turn_queue::TurnQueue;
@@ -381,6 +382,7 @@ pub(super) fn assemble(
     let info = Arc::new(Mutex::new(info_with(log.facts(), machine.state(), &spec)));
     let clients = ClientPresence::default();
     let egress = ledger_of(context, &id, &spec, OwnerInbox(sender.clone()));
+    let refusals = RefusalWatch::new(egress.clone(), &spec, machine.current());
     let handle = SessionHandle {
         id: id.clone(),
         inbox: sender,
@@ -409,6 +411,8 @@ pub(super) fn assemble(
     let patience = config.keepers.patience_with(ready);
     let mut keeper = KeeperSide::new(link, spec.zygote_of, patience);
     keeper.expect_answer();
+    let mut queue = TurnQueue::new(deadlines, grace);
+    queue.refusals = refusals;
     let actor = Actor {
         id,
         context: context.clone(),
@@ -417,7 +421,7 @@ pub(super) fn assemble(
         round: Round::default(),
         journal: JournalSide::new(log),
         keeper,
-        queue: TurnQueue::new(deadlines, grace),
+        queue,
         calls,
         fork: ForkSide::new(spec.room),
         view: PublicView::new(info, seen),

@@ -12,6 +12,7 @@ use windlass_protocol::link::AttachReply;
 use super::deadlines::Deadlines;
 use super::limits::LimitReports;
 use super::output_ends::OutputEnds;
+use super::refusals::RefusalWatch;
 use super::turns::{Snapshot, Turn, Turns};
 use super::{LATE, ReplySender};
 
@@ -25,6 +26,8 @@ pub(super) struct TurnQueue {
     pub deadlines: Deadlines,
     /// Limits that the session has reached.
     pub limits: LimitReports,
+    /// What the policy has refused.
+    pub refusals: RefusalWatch,
     waiters: Vec<Waiter>,
     interrupt_grace: Duration,
     deadline: Option<(TurnNo, Instant)>,
@@ -46,6 +49,7 @@ impl TurnQueue {
             turns: Turns::default(),
             deadlines,
             limits: LimitReports::default(),
+            refusals: RefusalWatch::default(),
             waiters: Vec::new(),
             interrupt_grace,
             deadline: None,
