@@ -23,6 +23,7 @@ pub mod http;
 mod images;
 mod input;
 mod names;
+mod outlook;
 mod permission;
 mod reply;
 mod resources;

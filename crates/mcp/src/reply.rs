@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use windlass_protocol::api::{StdinWait, Turn, TurnState};
 use windlass_protocol::event::{Receipt, TurnError};
+use windlass_protocol::refusal::PolicyRefusal;
 use windlass_protocol::{Outcome, SessionId, TurnId};
 
 use crate::fault::{ask_in_terminal, decide_in_terminal};
@@ -101,6 +102,7 @@ impl TurnReply {
         let mut remarks = Vec::new();
         remarks.extend(self.ending());
         remarks.extend(turn.receipt.as_ref().map(receipt));
+        remarks.extend(turn.refusal.as_ref().map(refused));
         remarks.extend(self.note.as_ref().map(|note| format!("[{note}]")));
         remarks
     }
@@ -186,6 +188,17 @@ fn receipt(receipt: &Receipt) -> String {
     format!("[kept: {}; lost: {}]", list(&receipt.kept), list(&receipt.lost))
 }
 
+/// What the policy refused, and who can allow it. The options of the sentence are options of `windlass mcp` too.
+fn refused(refusal: &PolicyRefusal) -> String {
+    let who = match &refusal.option {
+        Some(_) => {
+            "; only the user can allow it, with this option of `windlass mcp` in the configuration of this client"
+        }
+        None => "",
+    };
+    format!("[sandbox: {}{who}]", refusal.message)
+}
+
 /// A link to the whole output of a turn, if the reply does not show all of it.
 pub(crate) fn output_link(turn: &Turn) -> Option<Resource> {
     (turn.output.omitted_bytes > 0).then(|| {
@@ -262,6 +275,25 @@ mod tests {
         assert_eq!(lost.is_error, Some(true));
         assert!(text(&lost).contains("worker_died: it was killed"), "{}", text(&lost));
         assert!(text(&lost).contains("kept: files; lost: variables"), "{}", text(&lost));
+    }
+
+    #[test]
+    fn a_refusal_of_the_policy_says_who_can_allow_it() {
+        let refused = |option: Option<&str>| {
+            let message = "this session has no network; allow a host with `--allow-host a.org`";
+            let refusal = json!({"control": "network", "tried": "connect to a.org", "message": message,
+                "option": option});
+            let error = json!({"name": "URLError", "message": "unreachable"});
+            let failed = reply(json!({"outcome": "error", "error": error, "refusal": refusal}));
+            text(&failed).to_owned()
+        };
+        let said = refused(Some("--allow-host a.org"));
+        assert!(
+            said.contains("[sandbox: this session has no network; allow a host with"),
+            "{said}"
+        );
+        assert!(said.contains("of `windlass mcp`"), "{said}");
+        assert!(!refused(None).contains("windlass mcp"));
     }
 
     #[test]

@@ -18,7 +18,10 @@ pub(crate) const READ_OUTPUT: &str = "read_output";
 /// Instructions that a client may show the model once.
 pub(crate) const INSTRUCTIONS: &str = "Run code here instead of starting interpreters: sessions persist between calls, are confined to the \
      project, and show plots as images. Leave `session` out to use the project's own; name another one \
-     (like \"analysis\") for parallel work. Each language has its own sessions.";
+     (like \"analysis\") for parallel work. Each language has its own sessions. The note about a new session says \
+     which interpreter it has, what it may write, its network and how packages get in. If the sandbox refuses \
+     something, the reply says so and names the option with which the user can allow it: tell the user, do not work \
+     around it.";
 
 /// The instructions for the agent of a session.
 pub(crate) const AGENT_INSTRUCTIONS: &str = "Run code here instead of starting interpreters: sessions persist between calls, see the same files as \

@@ -16,6 +16,7 @@ use crate::call::ClientCall;
 use crate::door::Door;
 use crate::fault::Fault;
 use crate::names::{SessionTarget, id_of, use_of};
+use crate::outlook;
 
 /// Number of cached names. The cache is cleared when it is full.
 const CACHED_MAX: usize = 1024;
@@ -299,7 +300,7 @@ async fn make(
         };
         match client.create_session(&create).await {
             Ok(created) => {
-                let note = news(&created.session, before.as_ref());
+                let note = news(&created.session, interpreter.as_deref(), before.as_ref());
                 return Ok((CachedSession::of(&created.session), Some(note)));
             }
             // Another process created this id first. Its session is live, or it has ended already.
@@ -324,8 +325,9 @@ async fn last_use(client: &Client, name: &str) -> Result<Option<(u32, Session)>,
         .max_by_key(|(number, _)| *number))
 }
 
-fn news(session: &Session, before: Option<&(u32, Session)>) -> String {
+fn news(session: &Session, interpreter: Option<&str>, before: Option<&(u32, Session)>) -> String {
     let mut news = format!("new session {} in {}", session.id, session.workspace);
+    news.push_str(&format!(": {}", outlook::of(session, interpreter)));
     if let Some((_, before)) = before {
         let reason =
             before.ended.as_ref().and_then(|ended| serde_json::to_value(ended.reason).ok());

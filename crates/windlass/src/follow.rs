@@ -9,6 +9,7 @@ use windlass_protocol::agent;
 use windlass_protocol::api::{EventItem, Session, StdinWait, Turn};
 use windlass_protocol::event::{EndReason, Receipt, TurnError};
 use windlass_protocol::kinds::agent::is_agent;
+use windlass_protocol::refusal::PolicyRefusal;
 use windlass_protocol::{ErrorCode, EventKind, Outcome, SessionId, Stream, TurnId, TurnNo};
 
 use crate::agent_view::{self, AgentView};
@@ -265,8 +266,9 @@ impl SessionFollower {
                 let note = counted(bytes, OUTPUT_BYTE_DROPPED, OUTPUT_BYTES_DROPPED);
                 person.terminal.note(&note)?;
             }
-            EventKind::TurnEnded { outcome, error, receipt, .. } => {
+            EventKind::TurnEnded { outcome, error, receipt, refusal, .. } => {
                 show_end(outcome, error.as_ref(), receipt.as_ref(), person.terminal)?;
+                show_refusal(refusal.as_ref(), person.terminal)?;
                 return Ok(match filter {
                     EventFilter::Turn(_) => EventEffect::Stop(FollowEnd::TurnEnded(outcome)),
                     EventFilter::All => EventEffect::PromptClosed,
@@ -407,6 +409,14 @@ fn show_end(
         (Outcome::Error, _) => {}
     }
     show_receipt(receipt, terminal)
+}
+
+/// Prints what the policy refused in a turn, and the option that allows it.
+pub fn show_refusal(
+    refusal: Option<&PolicyRefusal>,
+    terminal: &mut Terminal,
+) -> std::io::Result<()> {
+    refusal.map_or(Ok(()), |refusal| terminal.note(&refusal.message))
 }
 
 fn show_receipt(receipt: Option<&Receipt>, terminal: &mut Terminal) -> std::io::Result<()> {

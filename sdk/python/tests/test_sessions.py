@@ -81,6 +81,14 @@ class Sessions(NodeCase):
         self.assertIn("ZeroDivisionError: division by zero", str(caught.exception))
         self.assertIn("before", str(caught.exception))
 
+    def test_a_refusal_of_the_policy_is_in_the_result_and_in_the_exception(self):
+        turn = self.session().run("open('/usr/windlass-refused', 'w')")
+        self.assertEqual(turn.refusal["control"], "write")
+        with self.assertRaises(windlass.TurnFailed) as caught:
+            turn.raise_for_error()
+        self.assertIn("`--writable /usr`", str(caught.exception))
+        self.assertIsNone(self.session().run("1 / 0").refusal)
+
     def test_a_display_comes_with_its_bytes(self):
         code = (
             "class Picture:\n"

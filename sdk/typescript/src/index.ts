@@ -2,7 +2,7 @@
 // Persistent, confined code sessions for agents: the client of a Windlass node.
 
 export type * as api from "./api.js";
-export type { EndReason, Outcome, PolicyRequest, Receipt, TurnError, Usage } from "./api.js";
+export type { EndReason, Outcome, PolicyRefusal, PolicyRequest, Receipt, TurnError, Usage } from "./api.js";
 export {
   type ActionKind,
   Agent,

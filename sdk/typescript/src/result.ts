@@ -1,6 +1,6 @@
 // The result of a turn.
 
-import type { Outcome, Receipt, Turn as TurnView, TurnError, TurnState, Usage } from "./api.js";
+import type { Outcome, PolicyRefusal, Receipt, Turn as TurnView, TurnError, TurnState, Usage } from "./api.js";
 import { WindlassError } from "./errors.js";
 
 /** Rich output: an image, a table, JSON. */
@@ -47,6 +47,8 @@ export class TurnResult {
   readonly usage: Usage | undefined;
   /** What was kept and what was lost, if something was lost. */
   readonly receipt: Receipt | undefined;
+  /** What the session's policy refused, and the option that allows it, if that made the turn fail. */
+  readonly refusal: PolicyRefusal | undefined;
 
   constructor(turn: TurnView, result: string | undefined, displays: readonly Display[]) {
     this.id = turn.id;
@@ -62,6 +64,7 @@ export class TurnResult {
     this.displays = displays;
     this.usage = turn.usage ?? undefined;
     this.receipt = turn.receipt ?? undefined;
+    this.refusal = turn.refusal ?? undefined;
   }
 
   get ok(): boolean {
@@ -81,9 +84,10 @@ export class TurnFailed extends WindlassError {
   readonly result: TurnResult;
 
   constructor(result: TurnResult) {
-    const { error, outcome, id } = result;
+    const { error, outcome, id, refusal } = result;
     const what = outcome === undefined ? "has not ended yet" : `ended ${outcome}`;
-    const why = error ? `: ${error.name}: ${error.message}` : "";
+    const refused = refusal ? ` (the sandbox refused it: ${refusal.message})` : "";
+    const why = error ? `: ${error.name}: ${error.message}${refused}` : refused;
     super(
       error?.code ?? (outcome === undefined ? "turn_running" : `turn_${outcome}`),
       `turn ${id} ${what}${why}`,

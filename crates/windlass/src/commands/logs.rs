@@ -9,7 +9,7 @@ use windlass_protocol::kinds::agent::is_agent;
 use windlass_protocol::{EventKind, Seq, SessionId, TurnId, TurnNo};
 
 use crate::agent_view::{self, AgentView, ShownMessages};
-use crate::counted::{OUTPUT_BYTE_DROPPED, OUTPUT_BYTES_DROPPED, counted};
+use crate::follow::show_refusal;
 use crate::node_access;
 use crate::output_bytes::{self, OutputOffset};
 use crate::terminal::Terminal;
@@ -139,6 +139,8 @@ async fn follow(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow
             && view.wants_answer()
         {
             terminal.out(&output_bytes::fetch(client, &args.session, &item, from).await?)?;
+        } else if let EventKind::TurnEnded { refusal, .. } = &item.event.kind {
+            show_refusal(refusal.as_ref(), terminal)?;
         }
         if turn.is_some() && matches!(item.event.kind, EventKind::TurnEnded { .. }) {
             break;

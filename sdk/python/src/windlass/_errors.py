@@ -173,7 +173,9 @@ class TurnFailed(WindlassError):
 
     def __str__(self) -> str:
         output = self.result.output.rstrip()
-        return f"{self.message}\n{output}" if output else self.message
+        refusal = self.result.refusal
+        why = f"the sandbox refused it: {refusal['message']}" if refusal else ""
+        return "\n".join(part for part in (self.message, output, why) if part)
 
 
 _CLASSES: dict[str, type[WindlassError]] = {

@@ -120,6 +120,7 @@ class TurnEnded(Event):
     error: Optional[api.TurnError]
     usage: Optional[api.Usage]
     receipt: Optional[api.Receipt]
+    refusal: Optional[api.PolicyRefusal]
 
     @property
     def ok(self) -> bool:
@@ -208,7 +209,12 @@ _MAKERS: dict[str, _Maker] = {
         *c, raw["call"], raw["ok"], raw.get("code"), raw["bytes"], raw["wall_ms"]
     ),
     "turn_ended": lambda c, raw, body, text: TurnEnded(
-        *c, raw["outcome"], raw.get("error"), raw.get("usage"), raw.get("receipt")
+        *c,
+        raw["outcome"],
+        raw.get("error"),
+        raw.get("usage"),
+        raw.get("receipt"),
+        raw.get("refusal"),
     ),
     "output_dropped": lambda c, raw, body, text: OutputDropped(*c, raw["bytes"], raw["reason"]),
     "limit_reached": lambda c, raw, body, text: LimitReached(*c, raw["limit"], raw["message"]),

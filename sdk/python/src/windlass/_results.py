@@ -60,6 +60,8 @@ class TurnResult:
     #: Resources that the turn used, and what was lost with it.
     usage: Optional[api.Usage] = field(default=None, repr=False)
     receipt: Optional[api.Receipt] = None
+    #: What the session's policy refused, and the option that allows it, if that made the turn fail.
+    refusal: Optional[api.PolicyRefusal] = None
     #: The turn as the node sent it.
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -117,6 +119,7 @@ def result_of(
         omitted_bytes=view.get("omitted_bytes", 0),
         usage=turn.get("usage"),
         receipt=turn.get("receipt"),
+        refusal=turn.get("refusal"),
         raw=turn,
     )
 
