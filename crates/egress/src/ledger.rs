@@ -271,15 +271,14 @@ mod tests {
     #[tokio::test]
     async fn the_last_refusal_is_found_also_if_its_kind_was_reported_before() {
         let (ledger, _events) = ledger();
-        let refuse =
-            |host: &'static str| ledger.note(host, 443, Err(RefusalReason::NotNamed.into()));
-        refuse("a.org").await;
-        refuse("b.org").await;
+        for host in ["a.org", "b.org"] {
+            ledger.note(host, 443, Err(RefusalReason::NotNamed.into())).await;
+        }
         let before = ledger.decisions();
         assert_eq!(ledger.refused_since(before), None);
         ledger.note("c.org", 443, Ok(())).await;
         assert_eq!(ledger.refused_since(before), None, "an allowed connection is no refusal");
-        refuse("a.org").await;
+        ledger.note("a.org", 443, Err(RefusalReason::NotNamed.into())).await;
         assert_eq!(ledger.refused_since(before).unwrap().host, "a.org");
     }
 
