@@ -476,7 +476,7 @@ impl SessionFacts {
             error: error.clone(),
             usage: *usage,
             receipt: receipt.clone(),
-            refusal: refusal.clone(),
+            refusal: refusal.as_deref().cloned(),
             displays: turn.displays,
             output_from: turn.output_from,
             output_to: turn.output_to,

@@ -105,7 +105,7 @@ pub enum EventKind {
         receipt: Option<Receipt>,
         /// What the policy refused in the turn, if that made it fail.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        refusal: Option<PolicyRefusal>,
+        refusal: Option<Box<PolicyRefusal>>,
     },
     /// A worker is ready for turns. `restarts` counts the workers before it.
     WorkerReady {

@@ -268,7 +268,7 @@ impl SessionFollower {
             }
             EventKind::TurnEnded { outcome, error, receipt, refusal, .. } => {
                 show_end(outcome, error.as_ref(), receipt.as_ref(), person.terminal)?;
-                show_refusal(refusal.as_ref(), person.terminal)?;
+                show_refusal(refusal.as_deref(), person.terminal)?;
                 return Ok(match filter {
                     EventFilter::Turn(_) => EventEffect::Stop(FollowEnd::TurnEnded(outcome)),
                     EventFilter::All => EventEffect::PromptClosed,

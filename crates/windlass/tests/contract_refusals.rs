@@ -76,7 +76,7 @@ async fn contract_76_a_missing_network_is_named_with_the_host_that_was_tried() {
     refused(&place.run(&id, connect).await, Control::Network, "--allow-host ");
     let events = all_events(&place.client, &id).await;
     let recorded = events.iter().find_map(|item| match &item.event.kind {
-        EventKind::TurnEnded { refusal, .. } => refusal.clone(),
+        EventKind::TurnEnded { refusal, .. } => refusal.as_deref().cloned(),
         _ => None,
     });
     assert_eq!(recorded, Some(refusal), "the journal has it too");

@@ -144,6 +144,7 @@ impl Actor {
         let end = TurnEnd { outcome, error, usage, receipt, refusal };
         ended.end = Some(end.clone());
         let TurnEnd { outcome, error, usage, receipt, refusal } = end;
+        let refusal = refusal.map(Box::new);
         let kind = EventKind::TurnEnded { outcome, error, usage, receipt, refusal };
         self.round.record_from_keeper(reported.link, Some(turn), kind, Bytes::new());
         self.queue.turns.ended(turn);

@@ -140,7 +140,7 @@ async fn follow(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow
         {
             terminal.out(&output_bytes::fetch(client, &args.session, &item, from).await?)?;
         } else if let EventKind::TurnEnded { refusal, .. } = &item.event.kind {
-            show_refusal(refusal.as_ref(), terminal)?;
+            show_refusal(refusal.as_deref(), terminal)?;
         }
         if turn.is_some() && matches!(item.event.kind, EventKind::TurnEnded { .. }) {
             break;
