@@ -36,7 +36,7 @@ use windlass_protocol::SessionId;
 pub use environment::proxy_environment;
 pub use ledger::{Decision, DecisionSink, Ledger};
 use reach::{Resolver, SessionEgress};
-pub use rules::RefusalReason;
+pub use rules::{RefusalReason, is_public};
 pub use secrets::{
     Authority, AuthorityError, BadSecretValue, SecretSource, SecretValue, SessionSecrets,
 };

@@ -92,7 +92,7 @@ pub fn http_status(code: ErrorCode) -> u16 {
     match code {
         ErrorCode::BadRequest | ErrorCode::WorkerFailed | ErrorCode::NotEnforceable => 400,
         ErrorCode::Unauthorized => 401,
-        ErrorCode::PathRefused => 403,
+        ErrorCode::Forbidden | ErrorCode::PathRefused => 403,
         ErrorCode::SessionNotFound
         | ErrorCode::TurnNotFound
         | ErrorCode::ToolNotFound
@@ -121,6 +121,7 @@ pub fn http_status(code: ErrorCode) -> u16 {
         | ErrorCode::ToolHostGone
         | ErrorCode::ToolCancelled
         | ErrorCode::AlreadyRunning => 410,
+        ErrorCode::MethodNotAllowed => 405,
         ErrorCode::FileConflict => 412,
         ErrorCode::MessageTooLarge | ErrorCode::WorkspaceTooLarge => 413,
         ErrorCode::NotHere => 421,

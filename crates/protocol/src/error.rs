@@ -80,6 +80,8 @@ error_codes! {
     NotEnforceable = "not_enforceable",
     /// The client is not authorized.
     Unauthorized = "unauthorized",
+    /// The client's token does not allow this request.
+    Forbidden = "forbidden",
     /// The interpreter or the worker could not be started.
     WorkerFailed = "worker_failed",
     /// The worker violated the protocol.
@@ -122,6 +124,8 @@ error_codes! {
     AlreadyRunning = "already_running",
     /// The requested resource does not exist.
     NotFound = "not_found",
+    /// The path exists, but not for the method of the request.
+    MethodNotAllowed = "method_not_allowed",
     /// A bug in Windlass.
     Internal = "internal",
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    agent, attach, completions, config, doctor, down, du, egress, environments, fork, install,
+    agent, attach, completions, config, doctor, down, du, egress, env, environments, fork, install,
     interrupt, kernels, kill, logs, man, mcp, node, policy, prune, ps, reference, repl, run,
     secret, servers, status, token, tools, uninstall, up, worker, workers,
 };

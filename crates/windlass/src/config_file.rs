@@ -9,7 +9,7 @@ use toml_edit::{Document, Item, Table, TableLike, Value};
 use windlass_node::{WORKER_KEYS, WorkersConfig};
 use windlass_protocol::kinds;
 
-use crate::settings::{Form, SETTINGS, Setting};
+use crate::settings::{NodeSetting, SETTINGS, ValueForm};
 
 /// The variable with the path of the file.
 pub const VARIABLE: &str = "WINDLASS_CONFIG";
@@ -42,7 +42,7 @@ impl std::fmt::Display for ConfigProblem {
 
 /// What a file sets. A file with a problem sets nothing, and `workers.error` says why.
 #[derive(Debug, Default)]
-pub struct ConfigFile {
+pub struct UserConfigFile {
     pub workers: WorkersConfig,
     /// Values of `[node]` as text, by key.
     pub node: BTreeMap<String, String>,
@@ -76,26 +76,26 @@ pub fn text() -> std::io::Result<Option<String>> {
 
 /// Reads the user's file. An invalid file does not stop the node: `windlass workers` and the log report the
 /// error, and the defaults apply.
-pub fn read() -> ConfigFile {
+pub fn read() -> UserConfigFile {
     let read = text().map_err(|error| error.to_string());
     let parsed = read.and_then(|text| parse(&text.unwrap_or_default()));
-    parsed.unwrap_or_else(|why| ConfigFile {
+    parsed.unwrap_or_else(|why| UserConfigFile {
         workers: WorkersConfig {
             error: Some(format!("cannot use {}: {why}", path().display())),
             ..WorkersConfig::default()
         },
-        ..ConfigFile::default()
+        ..UserConfigFile::default()
     })
 }
 
-fn parse(text: &str) -> Result<ConfigFile, String> {
+fn parse(text: &str) -> Result<UserConfigFile, String> {
     let problems = check(text);
     if !problems.is_empty() {
         let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
         return Err(shown.join("\n"));
     }
     let workers = WorkersConfig::parse(text).map_err(|error| error.to_string())?;
-    Ok(ConfigFile { workers, node: node_values(text) })
+    Ok(UserConfigFile { workers, node: node_values(text) })
 }
 
 /// The values of `[node]`. The file has no problem.
@@ -232,17 +232,17 @@ impl Lines<'_> {
     }
 }
 
-fn check_value(setting: &Setting, item: &Item) -> Result<(), String> {
+fn check_value(setting: &NodeSetting, item: &Item) -> Result<(), String> {
     let Some(value) = item.as_value() else { return Err("it is a table".to_owned()) };
     let fits = match (setting.form, value) {
-        (Form::Switch, Value::Boolean(_)) | (Form::Size, Value::Integer(_)) => true,
-        (Form::Switch, _) => false,
+        (ValueForm::Switch, Value::Boolean(_)) | (ValueForm::Size, Value::Integer(_)) => true,
+        (ValueForm::Switch, _) => false,
         (_, Value::String(_)) => true,
         _ => false,
     };
     let text = text_of(item).filter(|_| fits);
     let Some(text) = text else { return Err(format!("it is {}", named(value))) };
-    if setting.form == Form::Path && !Path::new(&text).is_absolute() {
+    if setting.form == ValueForm::Path && !Path::new(&text).is_absolute() {
         return Err(format!("the path {text:?} is not absolute"));
     }
     setting.check(&text)

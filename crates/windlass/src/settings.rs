@@ -15,10 +15,10 @@ use crate::size;
 
 /// One setting.
 #[derive(Debug, Clone, Copy)]
-pub struct Setting {
+pub struct NodeSetting {
     /// The key in `[node]`. The option of `windlass node` is the same with hyphens.
     pub key: &'static str,
-    pub form: Form,
+    pub form: ValueForm,
     /// Whether `windlass node` has an option for it.
     pub option: bool,
     pub variable: Option<&'static str>,
@@ -28,7 +28,7 @@ pub struct Setting {
     apply: fn(&mut NodeSettings, &str) -> Result<(), String>,
 }
 
-impl Setting {
+impl NodeSetting {
     /// The option of `windlass node`.
     pub fn option_name(&self) -> Option<String> {
         self.option.then(|| format!("--{}", self.key.replace('_', "-")))
@@ -45,7 +45,7 @@ impl Setting {
 
 /// How a value is written in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum ValueForm {
     Duration,
     /// A duration, or `never`.
     Timeout,
@@ -57,7 +57,7 @@ pub enum Form {
     OneOf(&'static [&'static str]),
 }
 
-impl Form {
+impl ValueForm {
     /// What a value is, for people.
     pub fn describe(self) -> String {
         match self {
@@ -98,19 +98,19 @@ const HOLD: &[&str] = &["auto", "pid-namespace", "subreaper"];
 const STARTS: &[&str] = &["exec", "zygote", "pool"];
 
 /// Every setting of `[node]`. `listen_anywhere` comes after `listen`, because it changes that.
-pub static SETTINGS: [Setting; 14] = [
-    Setting {
+pub static SETTINGS: [NodeSetting; 14] = [
+    NodeSetting {
         key: "session_idle",
-        form: Form::Timeout,
+        form: ValueForm::Timeout,
         option: true,
         variable: None,
         default: "1d",
         meaning: "end a session after this long without a client and without a turn",
         apply: |to, text| set(&mut to.config.defaults.idle, timeout(text)),
     },
-    Setting {
+    NodeSetting {
         key: "deadline",
-        form: Form::Timeout,
+        form: ValueForm::Timeout,
         option: true,
         variable: None,
         default: "1d",
@@ -119,18 +119,18 @@ pub static SETTINGS: [Setting; 14] = [
             set(&mut to.config.defaults.deadline, deadline(text).map(Timeout::duration))
         },
     },
-    Setting {
+    NodeSetting {
         key: "retain_age",
-        form: Form::Duration,
+        form: ValueForm::Duration,
         option: true,
         variable: Some("WINDLASS_RETAIN_AGE"),
         default: "7d",
         meaning: "how long to keep journals of ended sessions, and workspaces that the node created",
         apply: |to, text| set(&mut to.config.retention.max_age, plain(duration::parse(text))),
     },
-    Setting {
+    NodeSetting {
         key: "retain_bytes",
-        form: Form::Size,
+        form: ValueForm::Size,
         option: true,
         variable: Some("WINDLASS_RETAIN_BYTES"),
         default: "10G",
@@ -138,9 +138,9 @@ pub static SETTINGS: [Setting; 14] = [
                   first is removed first",
         apply: |to, text| set(&mut to.config.retention.max_total_bytes, plain(size::parse(text))),
     },
-    Setting {
+    NodeSetting {
         key: "listen",
-        form: Form::Address,
+        form: ValueForm::Address,
         option: true,
         variable: None,
         default: "",
@@ -151,9 +151,9 @@ pub static SETTINGS: [Setting; 14] = [
             Ok(())
         },
     },
-    Setting {
+    NodeSetting {
         key: "listen_anywhere",
-        form: Form::Switch,
+        form: ValueForm::Switch,
         option: true,
         variable: None,
         default: "false",
@@ -167,18 +167,18 @@ pub static SETTINGS: [Setting; 14] = [
             Ok(())
         },
     },
-    Setting {
+    NodeSetting {
         key: "idle_exit",
-        form: Form::Timeout,
+        form: ValueForm::Timeout,
         option: true,
         variable: None,
         default: "never",
         meaning: "end the node after this long without a session and without a client",
         apply: |to, text| set(&mut to.config.idle_exit, timeout(text)),
     },
-    Setting {
+    NodeSetting {
         key: "start",
-        form: Form::OneOf(STARTS),
+        form: ValueForm::OneOf(STARTS),
         option: false,
         variable: Some("WINDLASS_START"),
         default: "pool",
@@ -188,27 +188,27 @@ pub static SETTINGS: [Setting; 14] = [
             set(&mut to.config.start, start)
         },
     },
-    Setting {
+    NodeSetting {
         key: "environments",
-        form: Form::Path,
+        form: ValueForm::Path,
         option: false,
         variable: Some("WINDLASS_ENVIRONMENTS"),
         default: "environments.json beside this file",
         meaning: "the file that lists the interpreters with pooled workers",
         apply: |to, text| set(&mut to.environments, Ok(Some(PathBuf::from(text)))),
     },
-    Setting {
+    NodeSetting {
         key: "mcp_config",
-        form: Form::Path,
+        form: ValueForm::Path,
         option: true,
         variable: Some("WINDLASS_MCP_CONFIG"),
         default: "mcp.json beside this file",
         meaning: "the file that lists the MCP servers whose tools sessions may call; `/dev/null` for none",
         apply: |to, text| set(&mut to.mcp_config, Ok(Some(PathBuf::from(text)))),
     },
-    Setting {
+    NodeSetting {
         key: "log",
-        form: Form::Levels,
+        form: ValueForm::Levels,
         option: false,
         variable: Some("WINDLASS_LOG"),
         default: LOG_DEFAULT,
@@ -218,9 +218,9 @@ pub static SETTINGS: [Setting; 14] = [
             set(&mut to.log, Ok(text.to_owned()))
         },
     },
-    Setting {
+    NodeSetting {
         key: "hold",
-        form: Form::OneOf(HOLD),
+        form: ValueForm::OneOf(HOLD),
         option: true,
         variable: None,
         default: "auto",
@@ -235,18 +235,18 @@ pub static SETTINGS: [Setting; 14] = [
             set(&mut to.config.hold, mode)
         },
     },
-    Setting {
+    NodeSetting {
         key: "node_grace",
-        form: Form::Duration,
+        form: ValueForm::Duration,
         option: true,
         variable: None,
         default: "1m",
         meaning: "how long keepers wait for a new node before they end their session",
         apply: |to, text| set(&mut to.config.keepers.node_grace, plain(duration::parse(text))),
     },
-    Setting {
+    NodeSetting {
         key: "keeper_patience",
-        form: Form::Duration,
+        form: ValueForm::Duration,
         option: true,
         variable: None,
         default: "40s",
@@ -308,7 +308,7 @@ impl std::fmt::Display for Source {
 /// A setting with the value that applies.
 #[derive(Debug, Clone)]
 pub struct Effective {
-    pub setting: &'static Setting,
+    pub setting: &'static NodeSetting,
     pub value: String,
     pub source: Source,
 }
@@ -324,7 +324,7 @@ pub fn resolve(
         let value = variable(name).filter(|value| !value.is_empty())?;
         Some((value.to_string_lossy().into_owned(), Source::Variable(name)))
     };
-    let effective = |setting: &'static Setting| {
+    let effective = |setting: &'static NodeSetting| {
         let (value, source) = option(setting.key)
             .map(|value| (value, Source::Option))
             .or_else(|| setting.variable.and_then(of_variable))

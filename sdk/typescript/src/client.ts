@@ -64,6 +64,8 @@ export interface SessionOptions extends HostProviders {
   policy?: PolicyRequest | NonNullable<PolicyRequest["preset"]> | undefined;
   /** The interpreter, or the directory of a virtual environment. */
   interpreter?: string | undefined;
+  /** The package environment to use instead of an interpreter; `windlass env create` makes one. */
+  environment?: string | undefined;
   /** Tool hosts of this owner serve the session. */
   owner?: string | undefined;
   /** Environment variables to add. */
@@ -82,7 +84,7 @@ export interface SessionOptions extends HostProviders {
 /** Settings of an agent and of its session. */
 export interface AgentOptions
   extends AgentSettings,
-    Omit<SessionOptions, "worker" | "interpreter" | keyof HostProviders> {
+    Omit<SessionOptions, "worker" | "interpreter" | "environment" | keyof HostProviders> {
   /** The agent's program, if it is not on the PATH. */
   program?: string | undefined;
 }

@@ -50,11 +50,16 @@ fn check_against(sources: &[SourceFile], table: &[&str]) -> Vec<Finding> {
 
 /// Whether the file is code that ships, or a tool of the workspace. Tests may set any variable.
 fn is_code(path: &str) -> bool {
+    // Their lists of variables name more than code reads.
+    if ["xtask/src/tidy/variables.rs", "crates/windlass/src/commands/reference.rs"].contains(&path)
+    {
+        return false;
+    }
     ships(path) || path.starts_with("xtask/src/") || path.starts_with("crates/suites/src/")
 }
 
 fn ships(path: &str) -> bool {
-    if path == TABLE || path == "xtask/src/tidy/variables.rs" {
+    if path == TABLE {
         return false;
     }
     let in_crate = path.strip_prefix("crates/").and_then(|rest| rest.split_once('/'));

@@ -10,9 +10,12 @@ use crate::failure::Failure;
 use TokenScope::{Admin, Read, Run};
 
 /// Method, path and scope of each route. `{name}` stands for one part of the path, `{*name}` for the rest.
-const ROUTES: [(Method, &str, TokenScope); 41] = [
+const ROUTES: [(Method, &str, TokenScope); 44] = [
     (Method::GET, "/metrics", Read),
     (Method::GET, "/v1/environments", Read),
+    (Method::POST, "/v1/environments", Run),
+    (Method::GET, "/v1/environments/{name}", Read),
+    (Method::DELETE, "/v1/environments/{name}", Run),
     (Method::GET, "/v1/health", Read),
     (Method::GET, "/v1/metrics", Read),
     (Method::GET, "/v1/node/disk", Read),

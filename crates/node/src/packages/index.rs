@@ -251,14 +251,9 @@ mod tests {
 
     #[test]
     fn an_address_without_a_host_allows_nothing() {
-        for bad in [
-            "",
-            "ftp://a.example",
-            "https://",
-            "a.example/simple",
-            "https://a_b .example",
-            "file:///x",
-        ] {
+        for bad in
+            ["", "ftp://a.example", "https://", "a.example/simple", "https://.example", "file:///x"]
+        {
             assert_eq!(host_of(bad), None, "{bad:?}");
         }
         let with_password = ["https", "me:key@a.example/simple"].join("://");

@@ -9,6 +9,7 @@ use windlass_protocol::kinds::agent::is_agent;
 use windlass_protocol::{EventKind, Seq, SessionId, TurnId, TurnNo};
 
 use crate::agent_view::{self, AgentView, ShownMessages};
+use crate::counted::{OUTPUT_BYTE_DROPPED, OUTPUT_BYTES_DROPPED, counted};
 use crate::follow::show_refusal;
 use crate::node_access;
 use crate::output_bytes::{self, OutputOffset};

@@ -59,6 +59,7 @@ class _AgentSettings:
             workspace=workspace,
             policy=policy,
             interpreter=program,
+            environment=None,
             env=env,
             owner=owner,
             worker=agents.worker_of(engine),

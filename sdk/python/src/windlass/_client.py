@@ -57,6 +57,7 @@ class Windlass:
         workspace: Optional[PathText] = None,
         policy: Optional[PolicyArgument] = None,
         interpreter: Optional[PathText] = None,
+        environment: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
         owner: Optional[str] = None,
         worker: Optional[str] = None,
@@ -70,7 +71,8 @@ class Windlass:
         run: Optional[RunProvider] = None,
     ) -> Session:
         """Creates a session. `policy` is a preset's name (`"read-only"`, `"workspace"`, `"open"`)
-        or a full request. Tool hosts of `owner` serve the session. It ends after `idle` seconds
+        or a full request. `environment` names a package environment (`windlass env create`), instead of an
+        interpreter. Tool hosts of `owner` serve the session. It ends after `idle` seconds
         without a client and a turn (0: never). `deadline` is the default for its turns, in seconds.
         The node has defaults for both.
 
@@ -84,6 +86,7 @@ class Windlass:
             workspace=workspace,
             policy=policy,
             interpreter=interpreter,
+            environment=environment,
             env=providers.environment(env),
             owner=owner,
             worker=worker,
