@@ -16,7 +16,7 @@ fuzz_target!(|input: &[u8]| {
     let mut half = NodeHalf::new(Epoch(1), LinkSeq(0));
     let mut out = Vec::new();
     half.attach(&mut out, None).expect("it fits");
-    let turn = KeeperCommand::TurnStart { turn: TurnNo(1), more: false };
+    let turn = KeeperCommand::TurnStart { turn: TurnNo(1), more: false, context: None };
     let given = half.command(turn, Bytes::from_static(b"1"), &mut out).expect("it fits");
     decoder.push(&Input::of(input).frames());
     while let Ok(Some(frame)) = decoder.next_frame() {

@@ -251,7 +251,9 @@ impl Client {
     ) -> Result<Turn, ClientError> {
         let path = RequestPath::new(&["sessions", session.as_str(), "turns", turn.as_str()])
             .number("wait_ms", (query.wait_ms > 0).then_some(query.wait_ms))
-            .number("output_bytes_max", query.output_bytes_max);
+            .number("output_bytes_max", query.output_bytes_max)
+            .number("stdout_bytes_max", query.stdout_bytes_max)
+            .number("stderr_bytes_max", query.stderr_bytes_max);
         self.json(HttpCall::get(path.done()).waiting(query.wait_ms)).await
     }
 
@@ -268,7 +270,10 @@ impl Client {
         }
         submit.id.get_or_insert_with(fresh_turn_id);
         let turn = self.submit_turn(session, &submit).await?;
-        self.settled(turn, submit.wait_ms, submit.output_bytes_max).await
+        let SubmitTurn { wait_ms, output_bytes_max, stdout_bytes_max, stderr_bytes_max, .. } =
+            submit;
+        let query = TurnQuery { wait_ms, output_bytes_max, stdout_bytes_max, stderr_bytes_max };
+        self.settled(turn, query).await
     }
 
     /// Sends a turn the input that it waits for, then waits as [`Client::run_turn`] does.
@@ -279,19 +284,13 @@ impl Client {
         input: &TurnInput,
     ) -> Result<Turn, ClientError> {
         self.send_input(session, turn, input).await?;
-        let query = TurnQuery { wait_ms: POLL_WAIT_MS, output_bytes_max: None };
+        let query = TurnQuery { wait_ms: POLL_WAIT_MS, ..TurnQuery::default() };
         let turn = self.turn(session, turn, query).await?;
-        self.settled(turn, POLL_WAIT_MS, None).await
+        self.settled(turn, query).await
     }
 
-    async fn settled(
-        &self,
-        mut turn: Turn,
-        wait_ms: u64,
-        output_bytes_max: Option<usize>,
-    ) -> Result<Turn, ClientError> {
+    async fn settled(&self, mut turn: Turn, query: TurnQuery) -> Result<Turn, ClientError> {
         while !matches!(turn.state, TurnState::Ended | TurnState::AwaitingInput) {
-            let query = TurnQuery { wait_ms, output_bytes_max };
             turn = self.turn(&turn.session, &turn.id, query).await?;
         }
         Ok(turn)

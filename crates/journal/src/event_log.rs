@@ -5,11 +5,11 @@
 use std::fmt::Debug;
 
 use bytes::Bytes;
-use windlass_protocol::{Event, Seq, SessionId, TurnId};
+use windlass_protocol::{Event, Seq, SessionId, Stream, TurnId};
 
 use crate::{
     IndexError, Journal, LoadError, OutputMatches, OutputRange, OutputSlice, ReadError,
-    SessionFacts, SessionReader, TurnRecord,
+    SessionFacts, SessionReader, StreamEnds, TurnRecord,
 };
 
 /// Read-only access to recorded sessions.
@@ -49,6 +49,14 @@ pub trait EventReader: Debug + Send + Sync {
 
     /// The end of a range of output: at most its last `count` bytes, after the last gap.
     fn tail(&self, count: u64, range: OutputRange) -> Result<OutputSlice, ReadError>;
+
+    /// The start and the end of some streams of a range of output, at most `ends_max` bytes each.
+    fn stream_ends(
+        &self,
+        streams: &[Stream],
+        ends_max: usize,
+        range: OutputRange,
+    ) -> Result<StreamEnds, ReadError>;
 
     /// The display that an event completed: its mime type and bytes.
     fn display(&self, seq: Seq) -> Result<Option<(String, Bytes)>, ReadError>;
@@ -107,6 +115,15 @@ impl EventReader for SessionReader {
 
     fn tail(&self, count: u64, range: OutputRange) -> Result<OutputSlice, ReadError> {
         Self::tail(self, count, range)
+    }
+
+    fn stream_ends(
+        &self,
+        streams: &[Stream],
+        ends_max: usize,
+        range: OutputRange,
+    ) -> Result<StreamEnds, ReadError> {
+        Self::stream_ends(self, streams, ends_max, range)
     }
 
     fn display(&self, seq: Seq) -> Result<Option<(String, Bytes)>, ReadError> {

@@ -8,7 +8,7 @@ use windlass_protocol::confinement::Confinement;
 use windlass_protocol::event::{
     DropReason, EventKind, Receipt, StartFigures, StartedBy, StopCause, TurnError, Usage,
 };
-use windlass_protocol::refusal::PolicyRefusal;
+use windlass_protocol::turn::ResultValue;
 use windlass_protocol::{CallNo, Epoch, Event, LinkSeq, Outcome, Seq, SessionId, TurnId, TurnNo};
 
 /// Maximum number of displays listed for one turn. Later displays are only in the events.
@@ -148,7 +148,13 @@ pub struct TurnRecord {
     pub usage: Usage,
     pub receipt: Option<Receipt>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub refusal: Option<PolicyRefusal>,
+    pub exit_code: Option<i32>,
+    #[serde(
+        default,
+        deserialize_with = "ResultValue::present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub value: Option<ResultValue>,
     pub displays: Vec<DisplayRef>,
     pub output_from: u64,
     pub output_to: u64,
@@ -369,7 +375,7 @@ impl SessionFacts {
     }
 
     fn accept(&mut self, event: &Event) {
-        let EventKind::TurnAccepted { id, deadline_ms, more } = &event.kind else { return };
+        let EventKind::TurnAccepted { id, deadline_ms, more, .. } = &event.kind else { return };
         let Some(number) = event.turn else { return };
         let begun = self.accepting.take().filter(|begun| begun.number == number && begun.id == *id);
         let mut turn = begun.unwrap_or_else(|| OpenTurn {
@@ -459,7 +465,8 @@ impl SessionFacts {
     }
 
     fn finish(&mut self, event: &Event) -> Option<TurnRecord> {
-        let EventKind::TurnEnded { outcome, error, usage, receipt, refusal } = &event.kind else {
+        let EventKind::TurnEnded { outcome, error, usage, receipt, exit_code, value } = &event.kind
+        else {
             return None;
         };
         let index = self.open_turns.iter().position(|turn| Some(turn.number) == event.turn)?;
@@ -476,7 +483,8 @@ impl SessionFacts {
             error: error.clone(),
             usage: *usage,
             receipt: receipt.clone(),
-            refusal: refusal.as_deref().cloned(),
+            exit_code: *exit_code,
+            value: value.clone(),
             displays: turn.displays,
             output_from: turn.output_from,
             output_to: turn.output_to,

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rusqlite::Connection;
+use windlass_protocol::turn::TurnContext;
 use windlass_protocol::{Seq, SessionId, TurnId, TurnNo};
 
 use crate::facts::{NewSession, SessionFacts, TurnRecord};
@@ -106,6 +107,8 @@ pub enum RemoveError {
 pub struct RecoveredSession {
     /// The code of each open turn, in the order accepted.
     pub code: Vec<(TurnNo, Bytes)>,
+    /// The context of each open turn that has one.
+    pub contexts: Vec<(TurnNo, Box<TurnContext>)>,
     /// Bytes after the last whole record, which recovery cut off.
     pub cut_bytes: u64,
 }
@@ -230,8 +233,10 @@ impl Journal {
         }
         let reader = log.reader();
         for turn in &log.facts().open_turns {
-            let code = reader.code(turn.number, turn.accepted_seq, turn.code_to_seq)?;
+            let (code, context) =
+                reader.request(turn.number, turn.accepted_seq, turn.code_to_seq)?;
             recovered.code.push((turn.number, code));
+            recovered.contexts.extend(context.map(|context| (turn.number, context)));
         }
         Ok((log, recovered))
     }

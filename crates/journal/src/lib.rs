@@ -45,6 +45,7 @@ pub use log::{AppendError, AppendedBatch, NewEvent, SessionLog};
 pub use quota::{QUOTA_BYTES_DEFAULT, QUOTA_BYTES_MIN};
 pub use reader::{
     OUTPUT_SLICE_BYTES_MAX, OutputRange, OutputScope, OutputSlice, ReadError, SessionReader,
+    StreamEnds,
 };
 pub use record::EVENT_BYTES_MAX;
 pub use retention::{EndedSession, RetentionOptions, sessions_to_remove};

@@ -1,6 +1,7 @@
 //! Reads a session: events after a sequence number, output by byte range, whole displays. A reader sees only
 //! whole records, also while the log writes. It opens files per call and closes them again.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::limits::MESSAGE_BYTES_MAX;
-use windlass_protocol::{Event, Seq, SessionId, TurnNo};
+use windlass_protocol::turn::TurnContext;
+use windlass_protocol::{Event, Seq, SessionId, Stream, TurnNo};
 
 use crate::record::{JournalRecord, Scanner};
 use crate::segment::{self, parse_event, parse_output};
@@ -58,6 +60,15 @@ pub struct OutputSlice {
     pub next: u64,
     /// Bytes between the requested start and `from` that are not kept.
     pub dropped_before: u64,
+}
+
+/// The start and the end of some streams of a turn's output.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StreamEnds {
+    pub head: Vec<u8>,
+    /// What follows the head, or the end of it.
+    pub tail: Vec<u8>,
+    pub bytes: u64,
 }
 
 /// Reads a session. Cheap to create and to clone. Each clone has its own position in the events.
@@ -186,6 +197,33 @@ impl SessionReader {
         Ok(slice)
     }
 
+    /// Some streams of a range on their own: their first bytes, their last bytes, at most `ends_max` each, and
+    /// their number of bytes. Reads the whole range.
+    pub fn stream_ends(
+        &self,
+        streams: &[Stream],
+        ends_max: usize,
+        range: OutputRange,
+    ) -> Result<StreamEnds, ReadError> {
+        let mut ends = StreamEnds::default();
+        let mut tail = VecDeque::new();
+        let mut pieces = OutputPieces::new(&self.shared, range);
+        while let Some(piece) = pieces.next()? {
+            if !piece.shown || !piece.stream.is_some_and(|stream| streams.contains(&stream)) {
+                continue;
+            }
+            ends.bytes += piece.bytes.len() as u64;
+            let to_head = piece.bytes.len().min(ends_max.saturating_sub(ends.head.len()));
+            let (head, rest) = piece.bytes.split_at(to_head);
+            ends.head.extend_from_slice(head);
+            let rest = &rest[rest.len().saturating_sub(ends_max)..];
+            tail.drain(..(tail.len() + rest.len()).saturating_sub(ends_max));
+            tail.extend(rest);
+        }
+        ends.tail = tail.into();
+        Ok(ends)
+    }
+
     /// The whole display that an event completed: its mime type and bytes.
     pub fn display(&self, seq: Seq) -> Result<Option<(String, Bytes)>, ReadError> {
         let Some((last, first, body)) = self.display_part(seq)? else { return Ok(None) };
@@ -231,20 +269,28 @@ impl SessionReader {
         Ok(None)
     }
 
-    /// The code of a turn, joined from the events that carry it.
-    pub(crate) fn code(&self, number: TurnNo, from: Seq, to: Seq) -> Result<Bytes, ReadError> {
-        let mut whole = BytesMut::new();
+    /// The code of a turn, joined from the events that carry it, and its context.
+    pub(crate) fn request(
+        &self,
+        number: TurnNo,
+        from: Seq,
+        to: Seq,
+    ) -> Result<(Bytes, Option<Box<TurnContext>>), ReadError> {
+        let (mut whole, mut surroundings) = (BytesMut::new(), None);
         let mut records = RecordCursor::new(&self.shared, self.shared.position_of_event(from));
         while let Some((at, record)) = records.next()? {
             if at > to {
                 break;
             }
             let Some((event, _)) = parse_event(&record).filter(|_| at >= from) else { continue };
-            if event.turn == Some(number) && matches!(event.kind, EventKind::TurnAccepted { .. }) {
+            if event.turn == Some(number)
+                && let EventKind::TurnAccepted { context, .. } = event.kind
+            {
                 whole.extend_from_slice(&record.body);
+                surroundings = surroundings.or(context);
             }
         }
-        Ok(whole.freeze())
+        Ok((whole.freeze(), surroundings))
     }
 
     pub(crate) fn pieces(&self, range: OutputRange) -> OutputPieces<'_> {
@@ -321,6 +367,7 @@ pub(crate) struct OutputPiece {
     pub(crate) bytes: Bytes,
     /// Whether it belongs to the requested scope.
     pub(crate) shown: bool,
+    pub(crate) stream: Option<Stream>,
 }
 
 /// The output of a range, piece by piece.
@@ -360,7 +407,7 @@ impl<'a> OutputPieces<'a> {
             if end >= to {
                 self.records = RecordCursor::new(self.records.shared, None);
             }
-            return Ok(Some(OutputPiece { offset: first, bytes, shown }));
+            return Ok(Some(OutputPiece { offset: first, bytes, shown, stream: header.stream }));
         }
         Ok(None)
     }

@@ -128,6 +128,7 @@ pub(crate) struct OutputHeader {
     pub(crate) turn: Option<TurnNo>,
     #[serde(default)]
     pub(crate) background: bool,
+    pub(crate) stream: Option<Stream>,
 }
 
 /// The event of a record, or `None` if this release does not know its kind.

@@ -75,6 +75,7 @@ impl Keeper {
             hold: self.held.hold(),
             forks: true,
             remembers_failed: true,
+            takes_context: true,
             failed: self.node.failed(),
             room: self.family.room.clone().or(first_room),
         }));
@@ -163,8 +164,8 @@ impl Keeper {
 
     fn perform(&mut self, act: KeeperCommand, body: Bytes) {
         match act {
-            KeeperCommand::TurnStart { turn, .. } => {
-                self.worker.start_turn(turn, &body, self.stage)
+            KeeperCommand::TurnStart { turn, context, .. } => {
+                self.worker.start_turn(turn, context, &body, self.stage)
             }
             KeeperCommand::TurnInput { turn, eof, .. } => self.give_input(turn, body, eof),
             KeeperCommand::Interrupt { turn } => self.worker.interrupt_turn(turn),

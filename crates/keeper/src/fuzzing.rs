@@ -61,7 +61,7 @@ pub fn worker_bytes(begin: Begin, bytes: &[u8]) -> usize {
             keeper.read_worker();
         }
         let stage = keeper.stage;
-        keeper.worker.start_turn(TurnNo(1), &Bytes::from_static(b"1"), stage);
+        keeper.worker.start_turn(TurnNo(1), None, &Bytes::from_static(b"1"), stage);
     }
     for portion in bytes.chunks(PORTION_BYTES) {
         if rustix::io::write(&worker, portion).is_err() {

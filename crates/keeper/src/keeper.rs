@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use windlass_procs::{HeldTree, memory, reap_all};
+use windlass_procs::{HeldTree, exit_code_of, memory, reap_all};
 use windlass_protocol::event::{EventKind, StartFigures, StartedBy};
 use windlass_protocol::limits::REASON_BYTES_MAX;
 use windlass_protocol::link::Launch;
@@ -237,7 +237,8 @@ impl Keeper {
                 let program = launch.argv.first().map_or("", String::as_str);
                 let cause = bounded(&format!("cannot start {program}: {error}"), REASON_BYTES_MAX);
                 self.apply(StageEvent::NotStarted);
-                let ended = EventKind::WorkerEnded { cause, limit: None, replaced: false };
+                let (limit, replaced, exit_code, stderr) = (None, false, None, String::new());
+                let ended = EventKind::WorkerEnded { cause, limit, replaced, exit_code, stderr };
                 self.node.tell(None, ended, Bytes::new());
             }
         }
@@ -344,7 +345,8 @@ impl Keeper {
         }
         let replaced =
             matches!(self.stage, WorkerStage::Clearing { then: AfterClear::StartAfresh, .. });
-        let ended = EventKind::WorkerEnded { cause: how, limit, replaced };
+        let (exit_code, stderr) = (exit_code_of(&how), self.worker.running.last_stderr());
+        let ended = EventKind::WorkerEnded { cause: how, limit, replaced, exit_code, stderr };
         // If the node dies before it gets this event, the next node must know that the turn ran on the old
         // worker.
         let turn = self.worker.running.turn().filter(|_| replaced);

@@ -28,6 +28,7 @@ pub mod fuzzing;
 mod input;
 mod joining;
 mod keeper;
+mod last_stderr;
 mod node_side;
 mod nursery;
 mod process_scope;

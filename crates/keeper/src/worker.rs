@@ -272,6 +272,7 @@ impl Worker {
             let chunk = rest.split_to(rest.len().min(CHUNK_BYTES_MAX));
             set_more(&mut message, !rest.is_empty());
             self.queue.push(&message, chunk)?;
+            leave_out_context(&mut message);
             if rest.is_empty() {
                 break;
             }
@@ -304,6 +305,13 @@ impl Worker {
     /// Writes as much as the socket accepts.
     pub fn flush(&mut self) {
         self.queue.flush(&self.socket);
+    }
+}
+
+/// Only the first frame of a turn has its context.
+fn leave_out_context(message: &mut ToWorker) {
+    if let ToWorker::TurnStart { context, .. } = message {
+        *context = None;
     }
 }
 

@@ -233,7 +233,11 @@ impl<'c> TurnFollower<'c> {
     }
 
     fn query(&self, wait_ms: u64) -> TurnQuery {
-        TurnQuery { wait_ms, output_bytes_max: Some(self.limits.output_bytes) }
+        TurnQuery {
+            wait_ms,
+            output_bytes_max: Some(self.limits.output_bytes),
+            ..TurnQuery::default()
+        }
     }
 
     fn next_wait_ms(&self) -> u64 {

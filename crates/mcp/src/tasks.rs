@@ -69,7 +69,11 @@ pub(crate) async fn look(
     let handle = TaskHandle::parse(id).ok_or_else(|| unknown(id))?;
     let call = ClientCall::new(door, context).map_err(|fault| refused(&fault))?;
     let client = door.client().await.map_err(|error| failed(id, error))?;
-    let query = TurnQuery { wait_ms: 0, output_bytes_max: Some(output_bytes(None)) };
+    let query = TurnQuery {
+        wait_ms: 0,
+        output_bytes_max: Some(output_bytes(None)),
+        ..TurnQuery::default()
+    };
     let turn = client.turn(&handle.session, &handle.turn, query).await;
     let turn = turn.map_err(|error| failed(id, error))?;
     let mut task = handle.task(TaskStatus::Working);

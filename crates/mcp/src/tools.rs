@@ -127,7 +127,11 @@ async fn interrupt(
         }
         Err(error) => return Err(error.into()),
     };
-    let query = TurnQuery { wait_ms: STOP_WAIT_MS, output_bytes_max: Some(output_bytes(None)) };
+    let query = TurnQuery {
+        wait_ms: STOP_WAIT_MS,
+        output_bytes_max: Some(output_bytes(None)),
+        ..TurnQuery::default()
+    };
     let turn = client.turn(&session, &turn, query).await?;
     let mut result = follow::reply(client, turn, None).await?.into_result();
     // An interrupted turn is the expected result here.

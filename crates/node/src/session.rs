@@ -41,6 +41,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use windlass_journal::SessionReader;
 use windlass_protocol::host::Within;
 use windlass_protocol::link::{ForkDone, ForkOrder};
+use windlass_protocol::turn::TurnContext;
 use windlass_protocol::{CallNo, ErrorCode, Seq, SessionId, TurnId, TurnNo, api};
 
 use crate::failure::Failure;
@@ -188,6 +189,7 @@ pub(crate) struct SubmitRequest {
     pub id: Option<TurnId>,
     pub code: Bytes,
     pub deadline_ms: Option<u64>,
+    pub context: Option<Box<TurnContext>>,
     /// The host tool call during which the turn was submitted.
     pub within: Option<Within>,
     pub until: Until,

@@ -32,4 +32,4 @@ mod namespace;
 pub mod tree;
 
 pub use hold::{HeldTree, HoldError, HoldMode};
-pub use tree::{INIT_NAME, Reaped, reap_all};
+pub use tree::{INIT_NAME, Reaped, exit_code_of, reap_all};

@@ -42,6 +42,16 @@ pub fn reap_all() -> Reaped {
     }
 }
 
+/// The exit status that a shell gives a process that ended so, as [`reap_all`] describes it: its exit code, or
+/// 128 and the number of the signal that ended it.
+pub fn exit_code_of(how: &str) -> Option<i32> {
+    if let Some(code) = how.strip_prefix("exit code ") {
+        return code.parse().ok();
+    }
+    let signal: Signal = how.strip_prefix("signal ")?.parse().ok()?;
+    Some(128 + signal as i32)
+}
+
 /// Sends SIGKILL to each direct child. Returns the number of children.
 pub(crate) fn kill_children() -> usize {
     let children = children();
@@ -77,4 +87,23 @@ fn parent_of(pid: i32) -> Option<i32> {
     let stat = process_file::read(pid.unsigned_abs(), "stat").ok()?;
     // The command name can contain spaces and parentheses; the other fields follow the last parenthesis.
     stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_in_words_has_the_exit_code_of_shells() {
+        for (how, code) in [
+            ("exit code 0", Some(0)),
+            ("exit code 255", Some(255)),
+            ("signal SIGKILL", Some(137)),
+            ("signal SIGSEGV", Some(139)),
+            ("signal 9", None),
+            ("it vanished", None),
+        ] {
+            assert_eq!(exit_code_of(how), code, "{how}");
+        }
+    }
 }

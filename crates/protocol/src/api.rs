@@ -3,6 +3,7 @@
 mod egress;
 mod files;
 mod forks;
+mod output;
 mod secrets;
 mod servers;
 mod workers;
@@ -18,6 +19,7 @@ pub use files::{
     FileEventKind, FileKind, FileList, FileWritten, FilesQuery, WatchQuery, WrittenBack,
 };
 pub use forks::{CopyScope, ForkSession, ForkedSession, LeftOutDirectory, LeftOutReason};
+pub use output::{OutputView, StreamView};
 pub use secrets::{SecretInfo, SecretList, SessionSecretRules, SetSecretRules};
 pub use servers::{
     Server, ServerList, ServerSessions, ServerState, ServersQuery, SessionTool, SessionTools,
@@ -34,6 +36,7 @@ use crate::link::Hold;
 use crate::policy::{Policy, PolicyRequest};
 use crate::refusal::PolicyRefusal;
 use crate::storage::StateStorage;
+use crate::turn::{ResultValue, TurnContext};
 use crate::{ErrorCode, Outcome, Owner, Seq, SessionId, TurnId, TurnNo};
 
 /// The version of this API. Client and node are compatible if the major version is the same. A node serves
@@ -160,6 +163,17 @@ pub struct SubmitTurn {
     /// Maximum output bytes in the reply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes_max: Option<usize>,
+    /// Shows the standard output on its own as `stdout`, within this many bytes. Default: 0, not shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdout_bytes_max: Option<usize>,
+    /// Shows the standard error and the traceback on their own as `stderr`, within this many bytes. Default:
+    /// 0, not shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr_bytes_max: Option<usize>,
+    /// The surroundings of the turn: arguments, directory, variables. At most 32 KiB as JSON. Only workers
+    /// with the capability `context` take it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<Box<TurnContext>>,
 }
 
 /// The reply of `POST /v1/sessions`.
@@ -297,6 +311,23 @@ pub struct Turn {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin_wait: Option<StdinWait>,
     pub output: OutputView,
+    /// The standard output on its own, if the request has `stdout_bytes_max`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdout: Option<StreamView>,
+    /// The standard error and the traceback on their own, if the request has `stderr_bytes_max`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<StreamView>,
+    /// The exit status of the code. If a signal ended the worker: 128 and the signal's number. Absent until
+    /// the turn ends, and for workers that report none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The value of the last expression, if it can be written as JSON in 16 KiB.
+    #[serde(
+        default,
+        deserialize_with = "ResultValue::present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub value: Option<ResultValue>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub displays: Vec<DisplayRef>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -324,23 +355,6 @@ pub struct StdinWait {
     pub prompt: String,
     /// Whether the input is a secret: do not show or store it.
     pub secret: bool,
-}
-
-/// A turn's output within a byte budget: the head, the tail, and the number of bytes between them.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct OutputView {
-    /// The whole text, or head, marker and tail. Bytes that are not UTF-8 are shown as U+FFFD.
-    pub text: String,
-    /// Total bytes of output.
-    pub bytes: u64,
-    /// The offset of the turn's output in the session's output, for `GET output?from=`.
-    pub from: u64,
-    /// Bytes between head and tail that are not shown.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub omitted_bytes: u64,
-    /// The raw bytes in base64, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub base64: Option<String>,
 }
 
 /// A display of a turn; its bytes are at `GET displays/{seq}`.
@@ -388,6 +402,12 @@ pub struct TurnQuery {
     pub wait_ms: u64,
     #[serde(default)]
     pub output_bytes_max: Option<usize>,
+    /// Shows the standard output on its own, within this many bytes. Default: 0, not shown.
+    #[serde(default)]
+    pub stdout_bytes_max: Option<usize>,
+    /// Shows the standard error and the traceback on their own, within this many bytes. Default: 0, not shown.
+    #[serde(default)]
+    pub stderr_bytes_max: Option<usize>,
 }
 
 /// Which events to read.

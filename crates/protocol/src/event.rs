@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::confinement::Confinement;
 use crate::policy::Limit;
-use crate::refusal::PolicyRefusal;
+use crate::turn::{ResultValue, TurnContext};
 use crate::worker::StartupFigures;
 use crate::{CallNo, ErrorCode, LinkSeq, Seq, TurnId, TurnNo};
 
@@ -39,6 +39,9 @@ pub enum EventKind {
         /// Whether more of the code follows in the next event.
         #[serde(default, skip_serializing_if = "is_false")]
         more: bool,
+        /// The surroundings of the turn, in the event with the first part of its code.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        context: Option<Box<TurnContext>>,
     },
     /// The turn is being stopped.
     InterruptAsked { cause: StopCause },
@@ -103,9 +106,16 @@ pub enum EventKind {
         usage: Usage,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         receipt: Option<Receipt>,
-        /// What the policy refused in the turn, if that made it fail.
+        /// The exit status of the code. For a worker that a signal ended: 128 and the signal's number.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        refusal: Option<Box<PolicyRefusal>>,
+        exit_code: Option<i32>,
+        /// The value of the last expression, if it can be written as JSON and is small.
+        #[serde(
+            default,
+            deserialize_with = "ResultValue::present",
+            skip_serializing_if = "Option::is_none"
+        )]
+        value: Option<ResultValue>,
     },
     /// A worker is ready for turns. `restarts` counts the workers before it.
     WorkerReady {
@@ -135,6 +145,12 @@ pub enum EventKind {
         /// any.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         replaced: bool,
+        /// The exit status of the process. For a process that a signal ended: 128 and the signal's number.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        exit_code: Option<i32>,
+        /// The end of what the turn on the worker wrote to its standard error, if the worker ended in a turn.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        stderr: String,
     },
     /// The code connected to a host or tried to. Reported once per host, port and decision.
     Egress {

@@ -10,6 +10,7 @@ pub mod r;
 pub mod shell;
 
 use crate::event::StartedBy;
+use crate::worker::CONTEXTS;
 
 /// One kind of worker.
 #[derive(Debug, PartialEq, Eq)]
@@ -104,6 +105,11 @@ pub fn terms_of(name: &str) -> &'static LanguageTerms {
 }
 
 impl WorkerKind {
+    /// Whether its workers take the context of a turn.
+    pub fn takes_context(&self) -> bool {
+        self.capabilities.contains(&CONTEXTS)
+    }
+
     pub fn starts_by(&self, way: StartedBy) -> bool {
         self.starts.contains(&way)
     }

@@ -33,7 +33,7 @@ pub mod refusal;
 pub mod server_holder;
 pub mod storage;
 pub mod text;
-pub mod variables;
+pub mod turn;
 pub mod worker;
 
 pub use error::ErrorCode;

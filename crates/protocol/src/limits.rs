@@ -38,6 +38,19 @@ pub const REASON_BYTES_MAX: usize = 1024;
 /// larger request is refused with `message_too_large`. A worker that sends more violates the protocol.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// Maximum bytes of a turn's context, as JSON. A turn with a longer one is refused with `message_too_large`.
+/// It goes into one header, together with the numbers of the link.
+pub const TURN_CONTEXT_BYTES_MAX: usize = 32 * 1024;
+
+/// Maximum bytes of a turn's value, as JSON. A larger value is left out.
+pub const RESULT_VALUE_BYTES_MAX: usize = 16 * 1024;
+
+/// Maximum depth of nested lists and objects in a turn's value. A deeper value is left out.
+pub const RESULT_VALUE_DEPTH_MAX: usize = 32;
+
+/// Maximum bytes of a worker's last standard error output in the event of its end. Earlier bytes are cut.
+pub const LAST_STDERR_BYTES_MAX: usize = 2 * 1024;
+
 /// Maximum number of turns that wait in one session. The next turn is refused with `overloaded`.
 pub const WAITING_TURNS_MAX: usize = 64;
 

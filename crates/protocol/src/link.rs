@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::EventKind;
 use crate::policy::Limits;
+use crate::turn::TurnContext;
 use crate::{CallNo, Epoch, ErrorCode, LinkSeq, SessionId, TurnNo};
 
 /// The version of the link. A node attaches to keepers of its own version and of the previous one.
@@ -66,6 +67,9 @@ pub enum KeeperCommand {
         turn: TurnNo,
         #[serde(default)]
         more: bool,
+        /// The surroundings of the turn, in each frame. Only for a keeper with [`AttachReply::takes_context`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        context: Option<Box<TurnContext>>,
     },
     /// Hold the body as input for the running turn, and send it to the worker when the code asks for input.
     TurnInput {
@@ -230,6 +234,9 @@ pub struct AttachReply {
     /// Whether the keeper supports [`KeeperCommand::TurnFailed`].
     #[serde(default)]
     pub remembers_failed: bool,
+    /// Whether the keeper passes on the context of a turn.
+    #[serde(default)]
+    pub takes_context: bool,
     /// The last turns that nodes reported with [`KeeperCommand::TurnFailed`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<TurnNo>,

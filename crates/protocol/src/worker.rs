@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use crate::turn::{ResultValue, TurnContext};
 use crate::{CallNo, Outcome, SessionId, Stream, TurnNo};
 
 /// The version that a worker sends in `worker_ready`.
@@ -18,6 +19,9 @@ pub const FD_VARIABLE: &str = "WINDLASS_FD";
 
 /// The capability of a worker that supports `fork`.
 pub const FORKS: &str = "fork";
+
+/// The capability of a worker that takes the context of a turn.
+pub const CONTEXTS: &str = "context";
 
 /// Maximum number of capabilities of one worker. Further ones are ignored.
 pub const CAPABILITIES_MAX: usize = 16;
@@ -35,6 +39,9 @@ pub enum ToWorker {
         /// Whether the body continues in the next `turn_start` of the same turn.
         #[serde(default, skip_serializing_if = "is_false")]
         more: bool,
+        /// The surroundings of the turn, in its first frame. Only for workers with the capability `context`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        context: Option<Box<TurnContext>>,
     },
     /// Input for the running turn. It answers a `stdin_wait`.
     TurnInput {
@@ -157,6 +164,17 @@ pub enum FromWorker {
         outcome: WorkerOutcome,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<WorkerError>,
+        /// The exit status of the code, as its interpreter would exit with it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        exit_code: Option<i32>,
+        /// The value of the last expression, if it can be written as JSON: at most 16 KiB, with at most 32
+        /// nested lists and objects. A larger value counts as absent.
+        #[serde(
+            default,
+            deserialize_with = "ResultValue::present",
+            skip_serializing_if = "Option::is_none"
+        )]
+        value: Option<ResultValue>,
     },
     /// The last message.
     SessionEnd { reason: String },
@@ -166,7 +184,7 @@ pub enum FromWorker {
 }
 
 /// Every field of every message of a worker.
-const FIELDS: [&str; 22] = [
+const FIELDS: [&str; 24] = [
     "kind",
     "turn",
     "stream",
@@ -189,6 +207,8 @@ const FIELDS: [&str; 22] = [
     "ok",
     "limit",
     "startup",
+    "exit_code",
+    "value",
 ];
 
 /// Number of fields in a worker's header that this release does not know. They are ignored and counted.

@@ -63,7 +63,12 @@ proptest! {
 #[test]
 fn two_frames_in_one_write_both_come_out() {
     let mut bytes = Vec::new();
-    encode(&mut bytes, &ToWorker::TurnStart { turn: TurnNo(1), more: false }, b"1+1").unwrap();
+    encode(
+        &mut bytes,
+        &ToWorker::TurnStart { turn: TurnNo(1), more: false, context: None },
+        b"1+1",
+    )
+    .unwrap();
     encode(&mut bytes, &ToWorker::Interrupt { turn: TurnNo(1) }, b"").unwrap();
     let mut decoder = Decoder::default();
     decoder.push(&bytes);
@@ -157,7 +162,13 @@ fn a_word_of_a_worker_with_unknown_kind_or_fields_is_understood_as_far_as_known(
     assert_eq!(parse(r#"{"kind":"telemetry","turn":3,"x":[1]}"#).unwrap(), FromWorker::Unknown);
     assert_eq!(
         parse(r#"{"kind":"idle","turn":3,"outcome":"ok","mood":"good"}"#).unwrap(),
-        FromWorker::Idle { turn: TurnNo(3), outcome: WorkerOutcome::Ok, error: None }
+        FromWorker::Idle {
+            turn: TurnNo(3),
+            outcome: WorkerOutcome::Ok,
+            error: None,
+            exit_code: None,
+            value: None,
+        }
     );
     for malformed in ["", "{}", "[]", r#"{"kind":"idle"}"#, r#"{"kind":"idle","turn":-1}"#] {
         assert!(parse(malformed).is_err(), "{malformed:?}");

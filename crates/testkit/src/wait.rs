@@ -50,7 +50,7 @@ pub async fn turn_ended(
     deadline: Duration,
 ) -> anyhow::Result<Turn> {
     let wait_ms = u64::try_from(deadline.as_millis())?;
-    let query = TurnQuery { wait_ms, output_bytes_max: None };
+    let query = TurnQuery { wait_ms, output_bytes_max: None, ..TurnQuery::default() };
     let seen = tokio::time::timeout(deadline, client.turn(session, turn, query))
         .await
         .with_context(|| format!("no reply about turn {turn} within {deadline:?}"))??;

@@ -81,7 +81,7 @@ async fn begin(client: &Client, session: &Session, submit: SubmitTurn) -> Turn {
 /// Replies with a short wait arrive in that time, whatever is stopped.
 async fn looks_answer(client: &Client, session: &SessionId, of: &TurnId) {
     let wait = Duration::from_millis(200);
-    let query = TurnQuery { wait_ms: millis(wait), output_bytes_max: None };
+    let query = TurnQuery { wait_ms: millis(wait), output_bytes_max: None, ..TurnQuery::default() };
     within(wait + AT_ONCE, client.turn(session, of, query)).await.unwrap();
     let after = client.session(session).await.unwrap().seq;
     let query = EventsQuery { after: after.0, wait_ms: millis(wait), limit: None };
@@ -215,7 +215,13 @@ impl Pending {
             .unwrap();
         let look = running.clone();
         let looked = spawn(client, &id, move |client, id| async move {
-            client.turn(&id, &look, TurnQuery { wait_ms, output_bytes_max: None }).await
+            client
+                .turn(
+                    &id,
+                    &look,
+                    TurnQuery { wait_ms, output_bytes_max: None, ..TurnQuery::default() },
+                )
+                .await
         });
         let behind = SubmitTurn { wait_ms, ..turn("'never'") };
         let queued =

@@ -102,7 +102,7 @@ async fn contract_31_a_node_that_ends_while_the_disk_is_full_leaves_its_sessions
         }
         disk.free();
         node.restart().await.unwrap();
-        let query = TurnQuery { wait_ms: 10_000, output_bytes_max: None };
+        let query = TurnQuery { wait_ms: 10_000, output_bytes_max: None, ..TurnQuery::default() };
         let again = within(PATIENCE, client.turn(&session, &failed.id, query)).await.unwrap();
         let code = again.error.as_ref().and_then(|error| error.code);
         assert_eq!(code, Some(ErrorCode::DiskFull), "{way:?}: {again:?}");

@@ -165,7 +165,8 @@ async fn contract_37_long_lines_keep_to_the_byte_budget_of_a_reply() {
     assert_eq!(long.outcome, Some(Outcome::Ok));
     keeps_to(&client, &long, OUTPUT_BYTES_DEFAULT, &whole).await;
     for budget in [512, 1000, 16 * KIB as usize, 100_000, MIB as usize] {
-        let query = TurnQuery { wait_ms: 0, output_bytes_max: Some(budget) };
+        let query =
+            TurnQuery { wait_ms: 0, output_bytes_max: Some(budget), ..TurnQuery::default() };
         let looked = client.turn(&session, &long.id, query).await.unwrap();
         keeps_to(&client, &looked, budget, &whole).await;
     }

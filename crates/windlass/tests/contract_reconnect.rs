@@ -151,7 +151,7 @@ async fn contract_18_an_input_is_given_once_although_the_node_dies_after_it() {
         let input = TurnInput { text: Some(format!("{answer}\n")), ..TurnInput::default() };
         client.send_input(&session, &asking.id, &input).await.unwrap();
         node.restart().await.unwrap();
-        let again = TurnQuery { wait_ms: 30_000, output_bytes_max: None };
+        let again = TurnQuery { wait_ms: 30_000, output_bytes_max: None, ..TurnQuery::default() };
         asking = within(PATIENCE, client.turn(&session, &asking.id, again)).await.unwrap();
     }
     assert_eq!(
@@ -299,7 +299,7 @@ async fn contract_18_a_link_cut_at_any_byte_goes_on_where_it_was() {
     let turn = TurnNo(2);
     let code = b"runs += 1\nfor n in range(30000):\n    print(n)\nprint(runs)";
     let command = |more, after| {
-        let act = KeeperCommand::TurnStart { turn, more };
+        let act = KeeperCommand::TurnStart { turn, more, context: None };
         ToKeeper::Command { command: CommandSeq(before.command.0 + 1), after, act }
     };
     // Cut in the middle of the command: the received half is dropped, neither run nor kept.
@@ -364,7 +364,7 @@ async fn contract_12_an_attach_and_its_commands_in_one_write_are_all_heard() {
         after: last,
         act,
     };
-    let start = give(1, KeeperCommand::TurnStart { turn: TurnNo(2), more: false });
+    let start = give(1, KeeperCommand::TurnStart { turn: TurnNo(2), more: false, context: None });
     let input = give(2, KeeperCommand::TurnInput { turn: TurnNo(2), more: false, eof: false });
     let says = [attach(1001, last), (start, b"print(input())".as_slice()), (input, b"hello\n")];
     let mut second = ByHand::say(&socket, &says);

@@ -334,7 +334,7 @@ async fn follow(
 
 /// Polls the turn until it ends, like a client that was promised no error.
 async fn poll(client: Client, session: SessionId, turn: TurnId) -> Result<(), ClientError> {
-    let query = TurnQuery { wait_ms: 20, output_bytes_max: Some(64) };
+    let query = TurnQuery { wait_ms: 20, output_bytes_max: Some(64), ..TurnQuery::default() };
     while client.turn(&session, &turn, query).await?.state != TurnState::Ended {}
     Ok(())
 }

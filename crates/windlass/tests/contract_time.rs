@@ -59,7 +59,7 @@ async fn printed(client: &Client, session: &SessionId, after: Seq) {
 }
 
 fn waiting(wait: Duration) -> TurnQuery {
-    TurnQuery { wait_ms: millis(wait), output_bytes_max: None }
+    TurnQuery { wait_ms: millis(wait), output_bytes_max: None, ..TurnQuery::default() }
 }
 
 fn code_of(turn: &Turn) -> Option<ErrorCode> {

@@ -9,6 +9,7 @@ use bytes::{Bytes, BytesMut};
 use serde::Deserialize;
 use windlass_protocol::frame::{Decoder, Frame, FrameError};
 use windlass_protocol::limits::{MESSAGE_BYTES_MAX, TOOL_CALLS_MAX, TOOL_RESULT_BYTES_MAX};
+use windlass_protocol::turn::TurnContext;
 use windlass_protocol::worker::ToWorker;
 use windlass_protocol::{CallNo, SessionId, TurnNo};
 
@@ -27,7 +28,8 @@ const KINDS: [&str; 6] =
 #[derive(Debug, Clone, PartialEq)]
 pub enum KeeperMessage {
     /// Run the code as a new turn. Ask [`Inbox::interrupted`] first: the interrupt may have come before.
-    TurnStart { turn: TurnNo, code: Bytes },
+    /// A worker with the capability `context` may get a context with it.
+    TurnStart { turn: TurnNo, code: Bytes, context: Option<Box<TurnContext>> },
     /// The answer to a `stdin_wait`. With `eof`, the code sees the end of its input after these bytes.
     Input { turn: TurnNo, bytes: Bytes, eof: bool },
     /// Stop this turn. [`Inbox::interrupted`] remembers it, so a worker may skip this message.
@@ -80,6 +82,8 @@ pub struct Inbox {
 #[derive(Debug, Default)]
 struct Unfinished {
     turn_start: Option<(TurnNo, BytesMut)>,
+    /// The context in the first frame of `turn_start`.
+    context: Option<Box<TurnContext>>,
     turn_input: Option<(TurnNo, BytesMut)>,
     tool_results: BTreeMap<CallNo, BytesMut>,
 }
@@ -126,9 +130,17 @@ impl Inbox {
             return Ok(());
         }
         let whole = match serde_json::from_slice(&frame.header)? {
-            ToWorker::TurnStart { turn, more } => {
-                joined(&mut self.unfinished.turn_start, turn, frame.body, more)?
-                    .map(|code| KeeperMessage::TurnStart { turn, code })
+            ToWorker::TurnStart { turn, more, context } => {
+                let unfinished = &mut self.unfinished;
+                let is_first =
+                    unfinished.turn_start.as_ref().is_none_or(|(begun, _)| *begun != turn);
+                if is_first {
+                    unfinished.context = context;
+                }
+                joined(&mut unfinished.turn_start, turn, frame.body, more)?.map(|code| {
+                    let context = unfinished.context.take();
+                    KeeperMessage::TurnStart { turn, code, context }
+                })
             }
             ToWorker::TurnInput { turn, more, eof } => {
                 joined(&mut self.unfinished.turn_input, turn, frame.body, more)?

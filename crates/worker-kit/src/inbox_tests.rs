@@ -59,7 +59,7 @@ fn frames_become_messages() {
         {"kind":"shutdown","grace_ms":2000}
         "#,
         expect![[r#"
-            TurnStart { turn: TurnNo(1), code: b"1+1" }
+            TurnStart { turn: TurnNo(1), code: b"1+1", context: None }
             Input { turn: TurnNo(1), bytes: b"ada", eof: true }
             Interrupt { turn: TurnNo(1) }
             ToolResult { turn: TurnNo(1), call: CallNo(4), ok: true, body: b"{}" }
@@ -87,7 +87,7 @@ fn continued_messages_are_joined_whatever_comes_between() {
         "#,
         expect![[r#"
             Interrupt { turn: TurnNo(1) }
-            TurnStart { turn: TurnNo(1), code: b"abc" }
+            TurnStart { turn: TurnNo(1), code: b"abc", context: None }
             ToolResult { turn: TurnNo(1), call: CallNo(1), ok: true, body: b"11" }
             ToolResult { turn: TurnNo(1), call: CallNo(2), ok: false, body: b"{}" }
             Input { turn: TurnNo(1), bytes: b"input", eof: false }
@@ -107,7 +107,7 @@ fn a_message_without_an_end_does_not_reach_another_turn() {
         "#,
         expect![[r#"
             Input { turn: TurnNo(2), bytes: b"new", eof: false }
-            TurnStart { turn: TurnNo(4), code: b"new" }
+            TurnStart { turn: TurnNo(4), code: b"new", context: None }
         "#]],
     );
 }

@@ -244,11 +244,22 @@ impl Link {
         outcome: WorkerOutcome,
         error: Option<(&str, &str)>,
     ) -> Result<(), WorkerLinkError> {
+        self.idle_with_status(turn, outcome, error, None)
+    }
+
+    /// Like [`Self::idle`], with the exit status of the code.
+    pub fn idle_with_status(
+        &mut self,
+        turn: TurnNo,
+        outcome: WorkerOutcome,
+        error: Option<(&str, &str)>,
+        exit_code: Option<i32>,
+    ) -> Result<(), WorkerLinkError> {
         let error = error.map(|(name, message)| WorkerError {
             name: name.to_owned(),
             message: message.to_owned(),
         });
-        self.send_plain(FromWorker::Idle { turn, outcome, error })
+        self.send_plain(FromWorker::Idle { turn, outcome, error, exit_code, value: None })
     }
 
     pub fn session_end(&mut self, reason: &str) -> Result<(), WorkerLinkError> {
@@ -362,7 +373,7 @@ mod tests {
             keeper
         });
         let code = Bytes::from_static(b"code");
-        assert_eq!(link.wait(), KeeperMessage::TurnStart { turn: TurnNo(3), code });
+        assert_eq!(link.wait(), KeeperMessage::TurnStart { turn: TurnNo(3), code, context: None });
         drop(writer.join().unwrap());
         assert_eq!(link.wait(), KeeperMessage::Closed);
         assert_eq!(link.next(), Some(KeeperMessage::Closed));

@@ -104,6 +104,8 @@ mod tests {
                     turn: TurnNo(u64::MAX),
                     outcome: WorkerOutcome::Error,
                     error: Some(error),
+                    exit_code: Some(i32::MIN),
+                    value: None,
                 },
             ] {
                 let mut out = Vec::new();

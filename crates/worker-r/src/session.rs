@@ -188,7 +188,7 @@ impl RSession {
                 None => self.link.wait(),
             };
             match message {
-                KeeperMessage::TurnStart { turn, code } => {
+                KeeperMessage::TurnStart { turn, code, .. } => {
                     self.begin_turn(turn, &code);
                     if self.turn.is_some() {
                         return Ok(());

@@ -7,6 +7,7 @@ sources that tracebacks quote. Never catches an exception of the code.
 import sys
 
 from . import awaiting
+from .value import value_json
 
 _ONLY_AST = 0x400
 _TOP_LEVEL_AWAIT = 0x2000
@@ -18,20 +19,28 @@ _FUTURES = 0x1FE0000
 KEPT_CELLS_MAX = 1000
 KEPT_CHARS_MAX = 8 * 1024 * 1024
 
+# The names of sources that are not cells. Tracebacks begin there too.
+FILE_NAMES = set()
+
 
 class Cells:
     def __init__(self):
-        self._namespace = _fresh_main().__dict__
+        self.namespace = _fresh_main().__dict__
         self._flags = _TOP_LEVEL_AWAIT
         self._name = "<cell %d>"
         self._sources = {}
         self._kept_chars = 0
         self._lines = None
+        # The value of the last expression of this turn as JSON, if it has one.
+        self.value = None
 
-    def run(self, turn, body):
+    def run(self, turn, body, name=None):
         """Run the source; its last statement, if an expression, is shown."""
         source = body.decode("utf-8")
-        name = self._name % turn
+        if name is None:
+            name = self._name % turn
+        else:
+            FILE_NAMES.add(name)
         self._keep(name, source)
         statements, expression = self._compile(source, name)
         if _awaits(statements) or _awaits(expression):
@@ -40,6 +49,13 @@ class Cells:
             value = self._evaluate(statements, expression)
         if expression is not None:
             sys.displayhook(value)
+            self.value = value_json(value)
+
+    def run_program(self, body, name):
+        """Run the source as the interpreter runs a file: no value is shown."""
+        FILE_NAMES.add(name)
+        self._keep(name, body.decode("utf-8", "replace"))
+        eval(compile(body, name, "exec", 0, True), self.namespace)
 
     def rehearse(self):
         """Compile and run a sample cell in a separate namespace, to warm up."""
@@ -90,15 +106,15 @@ class Cells:
 
     def _evaluate(self, statements, expression):
         if statements is not None:
-            eval(statements, self._namespace)
-        return eval(expression, self._namespace) if expression is not None else None
+            eval(statements, self.namespace)
+        return eval(expression, self.namespace) if expression is not None else None
 
     async def _evaluate_on_loop(self, statements, expression):
         """The same with a running loop, for a cell that has an `await` anywhere."""
         value = None
         for code in (statements, expression):
             if code is not None:
-                value = eval(code, self._namespace)
+                value = eval(code, self.namespace)
                 if _awaits(code):
                     value = await value
         return value

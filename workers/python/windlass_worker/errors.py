@@ -9,6 +9,8 @@ import os
 import sys
 from traceback import TracebackException
 
+from .cell import FILE_NAMES
+
 NAME_CHARS_MAX = 200
 
 _WORKER = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -25,6 +27,9 @@ def remember(error):
 def traceback_text(error):
     trace = TracebackException(type(error), error, error.__traceback__)
     _strip(trace, set())
+    if not trace.stack and isinstance(error, SyntaxError) and trace.filename in FILE_NAMES:
+        # The interpreter names the file only once.
+        return "".join(trace.format_exception_only())
     return "".join(trace.format())
 
 
@@ -39,13 +44,17 @@ def message_of(error):
         return "<the error's message cannot be shown>"
 
 
+def _is_cell(name):
+    return name.startswith("<cell ") or name in FILE_NAMES
+
+
 def _strip(trace, seen):
     """Remove the worker's frames, and those of the event loop that lead to the cell."""
     if trace is None or id(trace) in seen:
         return
     seen.add(id(trace))
     stack = trace.stack
-    first = next((at for at, line in enumerate(stack) if line.filename.startswith("<cell ")), None)
+    first = next((at for at, line in enumerate(stack) if _is_cell(line.filename)), None)
     if first is not None and stack[0].filename.startswith(_WORKER):
         del stack[:first]
     stack[:] = [line for line in stack if not line.filename.startswith(_WORKER)]

@@ -22,7 +22,7 @@ from .turns import Turns
 from .wire import Wire, frame, quoted, scan
 
 PROTOCOL = 1
-CAPABILITIES = b'["stdin","interrupt","display","background_output","tools","fork"]'
+CAPABILITIES = b'["stdin","interrupt","display","background_output","tools","fork","context"]'
 
 # The socket is moved to a high descriptor, since some code expects the numbers from 3 to be free.
 _HIGH_DESCRIPTORS = (900, 200, 50)
@@ -30,6 +30,9 @@ _HIGH_DESCRIPTORS = (900, 200, 50)
 _BACKEND = __package__ + ".mpl"
 
 _OK = b'"ok"'
+_CLEAN_EXIT = b',"exit_code":0'
+# As shells say that SIGINT has ended a program.
+_INTERRUPTED_STATUS = 130
 _INTERRUPTED = b'"interrupted"'
 _ERROR = b'"error","error":{"name":%b,"message":%b}'
 
@@ -117,16 +120,18 @@ class Worker:
         )
 
     def _take_turns(self):
-        parts = []
+        parts, context = [], None
         while True:
             header, body = self._inbox.take()
             kind = header.get("kind")
             if kind == "turn_start":
+                if not parts:
+                    context = header.get("context")
                 parts.append(body)
                 if not header.get("more"):
                     body = b"".join(parts)
                     parts.clear()
-                    self._take_turn(header["turn"], body)
+                    self._take_turn(header["turn"], body, context)
             elif kind == "fork":
                 self._fork(header.get("session"), body)
             elif kind == "shutdown":
@@ -146,17 +151,34 @@ class Worker:
             self._cells.rename(session)
             self._say_ready()
 
-    def _take_turn(self, turn, body):
-        inbox = self._inbox
+    def _take_turn(self, turn, body, context=None):
+        inbox, cells = self._inbox, self._cells
         inbox.install()
         self._turns.begin(turn)
-        error = inbox.guard(turn, self._run, turn, body)
+        cells.value = around = None
+        if context is None:
+            error = inbox.guard(turn, self._run, turn, body)
+        else:
+            around = self._surroundings(context)
+            error = inbox.guard(turn, self._run_within, turn, body, around)
         if self._turns.forked:
-            _leave_child(error)
+            _leave_child(error, around)
+        if around is not None and around.is_program:
+            error = self._end_program(turn, around, error)
         if awaiting.has_loop() or _BACKEND in sys.modules:
             late = inbox.guard(turn, self._finish)
             error = late if error is None else error
-        ending = _OK if error is None else self._ending(turn, error)
+        if around is not None:
+            around.leave()
+        if error is None:
+            value = cells.value
+            ending = _OK + _CLEAN_EXIT
+            if value is not None:
+                ending = b'%b,"value":%b' % (ending, value)
+        elif type(error) is _Described:
+            ending = error.ending
+        else:
+            ending = self._ending(turn, error)
         self._input.reset()
         self._turns.end()
         if self._tools.catalogue is not None:
@@ -166,6 +188,33 @@ class Worker:
     def _run(self, turn, body):
         self._inbox.check(turn)
         self._cells.run(turn, body)
+
+    def _surroundings(self, context):
+        from .surroundings import Surroundings
+
+        return Surroundings(context, self._cells.namespace)
+
+    def _run_within(self, turn, body, around):
+        self._inbox.check(turn)
+        around.enter()
+        if around.is_program:
+            self._cells.run_program(body, around.name)
+        else:
+            self._cells.run(turn, body, around.name)
+
+    def _end_program(self, turn, around, error):
+        """What the interpreter does after the last line of a program: it shows the error, waits for
+        threads, and runs the functions of `atexit`."""
+        if error is not None:
+            if issubclass(type(error), SystemExit):
+                self._inbox.guard(turn, _show_exit_message, error)
+            error = _Described(self._ending(turn, error))
+            self._wire.flush_held()
+        if self._inbox.interrupted != turn:
+            late = self._inbox.guard(turn, around.wait_for_threads)
+            error = late if error is None else error
+        late = self._inbox.guard(turn, around.run_exit_functions)
+        return late if error is None else error
 
     def _finish(self):
         """End the tasks and show the figures that the turn left, while it can still be interrupted.
@@ -183,8 +232,16 @@ class Worker:
         if words:
             return words[0]
         if self._was_interrupted(turn, error):
-            return _INTERRUPTED
-        return _ERROR % (quoted(type(error).__name__), b'""')
+            return _INTERRUPTED + b',"exit_code":%d' % _INTERRUPTED_STATUS
+        return _ERROR % (quoted(type(error).__name__), b'""') + b',"exit_code":1'
+
+    def _exit_status(self, turn, error):
+        """The exit status of a program that this error ends."""
+        if issubclass(type(error), SystemExit):
+            code = error.code
+            if code is None or type(code) in (int, bool):
+                return int(code or 0) & 0xFF
+        return _INTERRUPTED_STATUS if self._was_interrupted(turn, error) else 1
 
     def _describe(self, turn, error, words):
         from . import errors
@@ -197,6 +254,7 @@ class Worker:
         else:
             message = str(error.code) if leaving else errors.message_of(error)
             words.append(_ERROR % (quoted(errors.name_of(error)), quoted(message)))
+        words[0] += b',"exit_code":%d' % self._exit_status(turn, error)
         if not leaving:
             errors.remember(error)
             self._output.say(b"traceback", errors.traceback_text(error))
@@ -236,7 +294,20 @@ def _out_of_the_way(given):
     return given
 
 
-def _leave_child(error):
+class _Described(Exception):
+    """The error of a program that has been shown. `ending` is the outcome of the turn as JSON."""
+
+    def __init__(self, ending):
+        self.ending = ending
+
+
+def _show_exit_message(error):
+    code = error.code
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+
+
+def _leave_child(error, around=None):
     """A forked child reached the end of the cell: it exits here, as a program would."""
     status = 0
     try:
@@ -251,6 +322,8 @@ def _leave_child(error):
 
             status = 1
             sys.stderr.write(errors.traceback_text(error))
+        if around is not None and around.is_program:
+            around.run_exit_functions()
         sys.stdout.flush()
         sys.stderr.flush()
     finally:

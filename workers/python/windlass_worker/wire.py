@@ -120,6 +120,11 @@ class Wire:
         """Send this data together with the main thread's next frame, in one call."""
         self._held += data
 
+    def flush_held(self):
+        """Send the held data now."""
+        if self._held:
+            self.send(b"")
+
     def send(self, first, *others):
         """Send whole frames in order, after all held data."""
         if not self.open:

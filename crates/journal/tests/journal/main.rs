@@ -57,13 +57,18 @@ fn accepted(turn: u64, code: &str) -> NewEvent {
         id: turn_id(&format!("t{turn}")),
         deadline_ms: None,
         more: false,
+        context: None,
     };
     event(Some(turn), kind, code.as_bytes())
 }
 
 fn accepted_part(turn: u64, code: &str) -> NewEvent {
-    let kind =
-        EventKind::TurnAccepted { id: turn_id(&format!("t{turn}")), deadline_ms: None, more: true };
+    let kind = EventKind::TurnAccepted {
+        id: turn_id(&format!("t{turn}")),
+        deadline_ms: None,
+        more: true,
+        context: None,
+    };
     event(Some(turn), kind, code.as_bytes())
 }
 
@@ -87,7 +92,8 @@ fn ended(turn: u64) -> NewEvent {
         error: None,
         usage: Usage { wall_ms: 1.5, ..Usage::default() },
         receipt: None,
-        refusal: None,
+        exit_code: None,
+        value: None,
     };
     event(Some(turn), kind, b"")
 }

@@ -213,7 +213,13 @@ fn a_journal_of_a_newer_format_is_refused_and_left_alone() {
 fn an_event_of_an_unknown_kind_is_passed_over_and_not_cut_off() {
     let state = tempfile::tempdir().unwrap();
     let mut log = create(&open(state.path()), "s");
-    let kind = EventKind::WorkerEnded { cause: "x".into(), limit: None, replaced: false };
+    let kind = EventKind::WorkerEnded {
+        cause: "x".into(),
+        limit: None,
+        replaced: false,
+        exit_code: None,
+        stderr: String::new(),
+    };
     log.append(vec![event(None, kind, b""), output(1, b"after")]).unwrap();
     drop(log);
     let path = segments(state.path(), "s").remove(0);

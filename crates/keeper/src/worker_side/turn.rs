@@ -11,6 +11,7 @@ use windlass_protocol::event::{EventKind, TurnError};
 use windlass_protocol::frame::Frame;
 use windlass_protocol::limits::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, WORKER_HEADER_BYTES_MAX};
 use windlass_protocol::text::excerpt;
+use windlass_protocol::turn::{ResultValue, TurnContext};
 use windlass_protocol::worker::{
     FromWorker, PROTOCOL, ToWorker, WorkerError, WorkerOutcome, unknown_fields,
 };
@@ -19,6 +20,7 @@ use windlass_protocol::{CallNo, Stream, TurnNo};
 use super::WorkerSide;
 use super::calls::{CallFrame, WorkerCalls};
 use crate::input::{InputMessage, InputQueue};
+use crate::last_stderr::LastStderr;
 use crate::node_side::NodeSide;
 use crate::stage::WorkerStage;
 use crate::usage::UsageMark;
@@ -44,6 +46,7 @@ struct TurnInFlight {
     calls: WorkerCalls,
     /// Set once the turn was interrupted.
     nudging: Option<Nudging>,
+    last_stderr: LastStderr,
 }
 
 /// An interpreter may lose a signal that arrives just before a blocking call. So an interrupted worker gets
@@ -86,6 +89,11 @@ impl TurnSlot {
         self.turn.as_ref().map_or_else(Vec::new, |flight| flight.calls.open())
     }
 
+    /// The end of what the running turn wrote to its standard error.
+    pub fn last_stderr(&self) -> String {
+        self.turn.as_ref().map_or_else(String::new, |flight| flight.last_stderr.to_text())
+    }
+
     /// Counts a dropped message of the worker.
     pub fn drop_message(&mut self) {
         self.dropped += 1;
@@ -95,6 +103,14 @@ impl TurnSlot {
     pub fn next_nudge(&self) -> Option<Instant> {
         Some(self.turn.as_ref()?.nudging.as_ref()?.next)
     }
+}
+
+/// What the worker says about the end of a turn.
+struct TurnReport {
+    outcome: WorkerOutcome,
+    error: Option<WorkerError>,
+    exit_code: Option<i32>,
+    value: Option<ResultValue>,
 }
 
 /// A message of the worker that is not about its turn.
@@ -114,7 +130,13 @@ pub(crate) enum WorkerNotice {
 }
 
 impl WorkerSide {
-    pub fn start_turn(&mut self, turn: TurnNo, code: &Bytes, stage: WorkerStage) {
+    pub fn start_turn(
+        &mut self,
+        turn: TurnNo,
+        context: Option<Box<TurnContext>>,
+        code: &Bytes,
+        stage: WorkerStage,
+    ) {
         self.last_turn = self.last_turn.max(turn);
         let (WorkerStage::Up, Some(worker)) = (stage, &mut self.process) else {
             // The worker ended before the turn arrived; an event tells the node about that.
@@ -128,9 +150,10 @@ impl WorkerSide {
             display_bytes: 0,
             calls: WorkerCalls::default(),
             nudging: None,
+            last_stderr: LastStderr::default(),
         });
         self.watch.use_short_slices(worker.pid, watch::WorkerAge::Known);
-        let sent = worker.send(ToWorker::TurnStart { turn, more: false }, code);
+        let sent = worker.send(ToWorker::TurnStart { turn, more: false, context }, code);
         self.watch.turn_changed();
         self.sent(sent);
     }
@@ -246,8 +269,10 @@ impl WorkerSide {
             FromWorker::ToolCancel { turn, call } if self.is_current(turn) => {
                 self.cancel_call(turn, call, node);
             }
-            FromWorker::Idle { turn, outcome, error } if self.is_current(turn) => {
-                self.end_turn(turn, outcome, error, node);
+            FromWorker::Idle { turn, outcome, error, exit_code, value }
+                if self.is_current(turn) =>
+            {
+                self.end_turn(turn, TurnReport { outcome, error, exit_code, value }, node);
             }
             FromWorker::SessionEnd { .. } => {}
             FromWorker::ForkWait => return Ok(Some(WorkerNotice::ForkWait)),
@@ -280,6 +305,9 @@ impl WorkerSide {
         }
         if let Some(flight) = self.running.turn.as_mut().filter(|_| current) {
             flight.output_bytes += body.len() as u64;
+            if stream == Stream::Stderr {
+                flight.last_stderr.push(&body);
+            }
         }
         let background = !current;
         // A worker's frame of the largest size does not fit the link, whose headers are longer.
@@ -319,13 +347,8 @@ impl WorkerSide {
         Ok(())
     }
 
-    fn end_turn(
-        &mut self,
-        turn: TurnNo,
-        outcome: WorkerOutcome,
-        error: Option<WorkerError>,
-        node: &mut NodeSide,
-    ) {
+    fn end_turn(&mut self, turn: TurnNo, report: TurnReport, node: &mut NodeSide) {
+        let TurnReport { outcome, error, exit_code, value } = report;
         let Some(flight) = self.running.turn.take() else { return };
         let Some(worker) = self.process.as_mut() else { return };
         let usage = worker.meter.since(&flight.mark, flight.output_bytes);
@@ -336,8 +359,8 @@ impl WorkerSide {
             let reason = "unknown, or for another turn".to_owned();
             node.tell(Some(turn), EventKind::MessagesDropped { count, reason }, Bytes::new());
         }
-        let outcome = outcome.into();
-        let ended = EventKind::TurnEnded { outcome, error, usage, receipt: None, refusal: None };
+        let (outcome, receipt) = (outcome.into(), None);
+        let ended = EventKind::TurnEnded { outcome, error, usage, receipt, exit_code, value };
         node.tell(Some(turn), ended, Bytes::new());
         self.watch.turn_changed();
     }
@@ -388,6 +411,9 @@ impl WorkerSide {
         let turn = self.running.turn();
         if let Some(flight) = &mut self.running.turn {
             flight.output_bytes += bytes.len() as u64;
+            if stream == Stream::Stderr {
+                flight.last_stderr.push(&bytes);
+            }
         }
         let background = turn.is_none();
         node.tell(turn, EventKind::Output { stream, background }, bytes);

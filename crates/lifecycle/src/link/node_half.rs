@@ -211,7 +211,9 @@ fn check_command(unseen: &UnseenCommand) -> Result<(), EncodeError> {
 
 fn with_more(act: &KeeperCommand, more: bool) -> KeeperCommand {
     match act {
-        KeeperCommand::TurnStart { turn, .. } => KeeperCommand::TurnStart { turn: *turn, more },
+        KeeperCommand::TurnStart { turn, context, .. } => {
+            KeeperCommand::TurnStart { turn: *turn, more, context: context.clone() }
+        }
         KeeperCommand::TurnInput { turn, eof, .. } => {
             KeeperCommand::TurnInput { turn: *turn, more, eof: *eof && !more }
         }

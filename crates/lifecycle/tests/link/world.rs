@@ -180,7 +180,7 @@ impl World {
         let node = &mut self.nodes[index];
         node.asked.push(turn);
         let mut out = Vec::new();
-        let act = KeeperCommand::TurnStart { turn, more: false };
+        let act = KeeperCommand::TurnStart { turn, more: false, context: None };
         let body = Bytes::from(vec![b'x'; length]);
         node.half.command(act, body, &mut out).expect("it fits");
         node.wire.as_mut().expect("checked above").to_keeper.extend(out);
@@ -268,6 +268,7 @@ impl World {
             restarts: 0,
             forks: true,
             remembers_failed: true,
+            takes_context: true,
             failed: Vec::new(),
             room: None,
             hold: Hold::PidNamespace,

@@ -262,7 +262,10 @@ fn records(event: SessionEvent, effects: &[SessionEffect]) -> Vec<(Option<TurnNo
             Some((None, ready))
         }
         SessionEvent::WorkerEnded { limit } => {
-            Some((None, EventKind::WorkerEnded { cause: String::new(), limit, replaced: false }))
+            let (cause, stderr) = (String::new(), String::new());
+            let replaced = false;
+            let exit_code = None;
+            Some((None, EventKind::WorkerEnded { cause, limit, replaced, exit_code, stderr }))
         }
         _ => None,
     };
@@ -273,7 +276,8 @@ fn record(effect: SessionEffect) -> Option<(Option<TurnNo>, EventKind)> {
     match effect {
         SessionEffect::Accept { turn } => {
             let id = TurnId::from_number(turn);
-            Some((Some(turn), EventKind::TurnAccepted { id, deadline_ms: None, more: false }))
+            let (deadline_ms, more, context) = (None, false, None);
+            Some((Some(turn), EventKind::TurnAccepted { id, deadline_ms, more, context }))
         }
         SessionEffect::Interrupt { turn, cause } => {
             Some((Some(turn), EventKind::InterruptAsked { cause }))
@@ -283,10 +287,9 @@ fn record(effect: SessionEffect) -> Option<(Option<TurnNo>, EventKind)> {
                 |code| TurnError { code: Some(code), name: String::new(), message: String::new() };
             let receipt = (loss == Loss::State).then(|| Receipt { kept: vec![], lost: vec![] });
             let (error, usage) = (code.map(named), Usage::default());
-            Some((
-                Some(turn),
-                EventKind::TurnEnded { outcome, error, usage, receipt, refusal: None },
-            ))
+            let (exit_code, value) = (None, None);
+            let ended = EventKind::TurnEnded { outcome, error, usage, receipt, exit_code, value };
+            Some((Some(turn), ended))
         }
         SessionEffect::End { reason } => {
             let (message, receipt) = (None, None);

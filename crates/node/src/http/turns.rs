@@ -12,12 +12,15 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 use windlass_client::timers::TimerPool;
 use windlass_journal::{EventReader, LoadError, OutputRange};
-use windlass_protocol::api::{ApiError, SubmitTurn, Turn, TurnInput, TurnQuery, TurnState};
+use windlass_protocol::api::{
+    ApiError, StreamView, SubmitTurn, Turn, TurnInput, TurnQuery, TurnState,
+};
 use windlass_protocol::host::{WITHIN_HEADER, Within};
 use windlass_protocol::limits::{
-    DEADLINE_MS_MAX, OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX, WAIT_MS_MAX,
+    DEADLINE_MS_MAX, OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX, TURN_CONTEXT_BYTES_MAX, WAIT_MS_MAX,
 };
-use windlass_protocol::{ErrorCode, SessionId, TurnId, TurnNo};
+use windlass_protocol::turn::TurnContext;
+use windlass_protocol::{ErrorCode, SessionId, Stream, TurnId, TurnNo};
 
 use super::App;
 use super::body::{Asked, InPath, JsonBody, message};
@@ -25,7 +28,7 @@ use super::reply::{Answer, bad_request, internal, session_id, turn_id};
 use super::sessions::{live, local};
 use crate::bounds::{Bounds, BudgetShare};
 use crate::failure::Failure;
-use crate::session::output_ends::{OutputExcerpt, end_bytes};
+use crate::session::output_ends::{OutputExcerpt, StreamExcerpt, end_bytes};
 use crate::session::turns::{Snapshot, Turn as Known};
 use crate::session::{Request, SessionHandle, SubmitRequest, TurnRef, Until};
 use windlass_tools::within::OpenWithin;
@@ -36,8 +39,9 @@ pub(super) struct Wish {
     code: Bytes,
     wait: Duration,
     deadline_ms: Option<u64>,
+    context: Option<Box<TurnContext>>,
     within: Option<Within>,
-    budget: usize,
+    budget: Budgets,
     /// The long-connection share of a reply that waits.
     place: Option<BudgetShare>,
 }
@@ -47,7 +51,7 @@ pub(super) struct Pending {
     answer: oneshot::Receiver<Result<Snapshot, Failure>>,
     number: Arc<OnceLock<TurnNo>>,
     wait: Duration,
-    budget: usize,
+    budget: Budgets,
     _place: Option<BudgetShare>,
 }
 
@@ -63,13 +67,19 @@ impl Wish {
             return Err(bad_request(format!("deadline_ms is at most {DEADLINE_MS_MAX}")));
         }
         let (wait, place) = wait(submit.wait_ms, bounds);
+        let budget = Budgets {
+            output: budget(submit.output_bytes_max),
+            stdout: stream_budget(submit.stdout_bytes_max),
+            stderr: stream_budget(submit.stderr_bytes_max),
+        };
         Ok(Self {
             id,
             code: message(submit.code, &bounds.input)?,
             wait,
             deadline_ms: submit.deadline_ms,
+            context: submit.context.map(checked_context).transpose()?,
             within: within(headers)?,
-            budget: budget(submit.output_bytes_max),
+            budget,
             place,
         })
     }
@@ -93,6 +103,7 @@ impl Wish {
             id: self.id,
             code: self.code,
             deadline_ms: self.deadline_ms,
+            context: self.context,
             within: self.within,
             until: until(self.wait),
             number: number.clone(),
@@ -145,6 +156,30 @@ async fn settled(
     }
 }
 
+/// Refuses a context that is too large, or that no process can be given.
+fn checked_context(context: Box<TurnContext>) -> Answer<Box<TurnContext>> {
+    let bytes = context.json_bytes();
+    if bytes > TURN_CONTEXT_BYTES_MAX {
+        let message = format!(
+            "the context of the turn has {bytes} bytes as JSON; the limit is {TURN_CONTEXT_BYTES_MAX}"
+        );
+        return Err(Failure::new(ErrorCode::MessageTooLarge, message).into());
+    }
+    let TurnContext { file, args, cwd, env, .. } = &*context;
+    let mut texts = file
+        .iter()
+        .chain(args)
+        .chain(cwd)
+        .chain(env.iter().flat_map(|(name, value)| [name, value]));
+    if texts.any(|text| text.contains('\0')) {
+        return Err(bad_request("a text in the context has a zero byte".to_owned()));
+    }
+    if let Some(name) = env.keys().find(|name| name.is_empty() || name.contains('=')) {
+        return Err(bad_request(format!("{name:?} is no name of an environment variable")));
+    }
+    Ok(context)
+}
+
 /// The host tool call in which the client makes the request, if any.
 fn within(headers: &HeaderMap) -> Answer<Option<Within>> {
     let Some(value) = headers.get(WITHIN_HEADER) else { return Ok(None) };
@@ -182,7 +217,11 @@ pub(super) async fn look(
     Asked(query): Asked<TurnQuery>,
 ) -> Answer<Json<Turn>> {
     let (session, turn) = (session_id(session)?, turn_id(turn)?);
-    let budget = budget(query.output_bytes_max);
+    let budget = Budgets {
+        output: budget(query.output_bytes_max),
+        stdout: stream_budget(query.stdout_bytes_max),
+        stderr: stream_budget(query.stderr_bytes_max),
+    };
     if let Some(handle) = local(&app, &session)? {
         let (reply, answer) = oneshot::channel();
         let (wait, _place) = wait(query.wait_ms, &app.serving.bounds);
@@ -233,7 +272,7 @@ async fn interrupted(
 ) -> Answer<Json<Turn>> {
     let snapshot = handle.ask(|reply| Request::Interrupt { turn, reply }).await?;
     let reader = || Ok(handle.reader.again());
-    present(app, &handle.id, snapshot, OUTPUT_BYTES_DEFAULT, reader).await.map(Json)
+    present(app, &handle.id, snapshot, Budgets::DEFAULT, reader).await.map(Json)
 }
 
 /// Give input to a running turn.
@@ -251,7 +290,7 @@ pub(super) async fn input(
     let bytes = message(input_bytes(input)?, &app.serving.bounds.input)?;
     let snapshot = handle.ask(|reply| Request::Input { turn, bytes, eof, reply }).await?;
     let reader = || Ok(handle.reader.again());
-    present(&app, &handle.id, snapshot, OUTPUT_BYTES_DEFAULT, reader).await.map(Json)
+    present(&app, &handle.id, snapshot, Budgets::DEFAULT, reader).await.map(Json)
 }
 
 fn input_bytes(input: TurnInput) -> Answer<Vec<u8>> {
@@ -297,23 +336,34 @@ async fn present(
     app: &App,
     session: &SessionId,
     snapshot: Snapshot,
-    budget: usize,
+    budget: Budgets,
     reader: impl FnOnce() -> Answer<Box<dyn EventReader>>,
 ) -> Answer<Turn> {
     let Snapshot { turn, state } = snapshot;
-    let shown = match turn.output.excerpt(budget) {
-        Some(shown) => shown,
-        None => {
+    let excerpt = turn.output.excerpt(budget.output);
+    let (shown, stdout, stderr) = match excerpt {
+        Some(shown) if !budget.has_streams() => (shown, None, None),
+        excerpt => {
             let (reader, bytes) = (reader()?, turn.output.bytes);
-            let range = turn.range();
-            let reading = move || from_journal(&*reader, range, bytes, budget);
+            let (range, id) = (turn.range(), turn.id.clone());
+            let owner = session.clone();
+            let reading = move || {
+                let shown = match excerpt {
+                    Some(shown) => shown,
+                    None => from_journal(&*reader, range, bytes, budget.output)?,
+                };
+                let [stdout, stderr] = streams(&*reader, range, budget, (&owner, &id))?;
+                Answer::Ok((shown, stdout, stderr))
+            };
             app.serving.bounds.page_reads.run(reading).await??
         }
     };
-    let (outcome, error, usage, receipt, refusal) = match turn.end {
-        None => (None, None, None, None, None),
-        Some(end) => (Some(end.outcome), end.error, Some(end.usage), end.receipt, end.refusal),
-    };
+    let (mut outcome, mut error, mut usage, mut receipt) = (None, None, None, None);
+    let (mut exit_code, mut value) = (None, None);
+    if let Some(end) = turn.end {
+        (outcome, error, usage) = (Some(end.outcome), end.error, Some(end.usage));
+        (receipt, exit_code, value) = (end.receipt, end.exit_code, end.value);
+    }
     Ok(Turn {
         id: turn.id,
         session: session.clone(),
@@ -323,6 +373,10 @@ async fn present(
         error,
         stdin_wait: turn.stdin_wait,
         output: shown.to_view(session.as_str(), turn.extent.from),
+        stdout,
+        stderr,
+        exit_code,
+        value,
         displays: turn.displays,
         usage,
         receipt,
@@ -348,6 +402,24 @@ fn from_journal(
     Ok(OutputExcerpt { head, tail, bytes })
 }
 
+/// The streams of a turn's output on their own, as far as the request asks for them.
+fn streams(
+    reader: &dyn EventReader,
+    range: OutputRange,
+    budget: Budgets,
+    (session, turn): (&SessionId, &TurnId),
+) -> Answer<[Option<StreamView>; 2]> {
+    let view = |name: &str, wanted: &[Stream], budget: Option<usize>| -> Answer<_> {
+        let Some(budget) = budget else { return Ok(None) };
+        let ends = reader.stream_ends(wanted, budget, range).map_err(internal)?;
+        Ok(Some(StreamExcerpt { name, session, turn }.view(&ends, budget)))
+    };
+    Ok([
+        view("standard output", &[Stream::Stdout], budget.stdout)?,
+        view("standard error", &[Stream::Stderr, Stream::Traceback], budget.stderr)?,
+    ])
+}
+
 /// How long a reply may wait, and its share of the long connections. If too many replies wait already, this
 /// one does not wait.
 fn wait(wait_ms: u64, bounds: &Bounds) -> (Duration, Option<BudgetShare>) {
@@ -362,6 +434,27 @@ fn wait(wait_ms: u64, bounds: &Bounds) -> (Duration, Option<BudgetShare>) {
 
 fn until(wait: Duration) -> Until {
     if wait.is_zero() { Until::Now } else { Until::Settled }
+}
+
+/// The bytes of output in one reply.
+#[derive(Debug, Clone, Copy)]
+struct Budgets {
+    output: usize,
+    /// `None`: the stream is not shown on its own.
+    stdout: Option<usize>,
+    stderr: Option<usize>,
+}
+
+impl Budgets {
+    const DEFAULT: Self = Self { output: OUTPUT_BYTES_DEFAULT, stdout: None, stderr: None };
+
+    fn has_streams(&self) -> bool {
+        self.stdout.is_some() || self.stderr.is_some()
+    }
+}
+
+fn stream_budget(asked: Option<usize>) -> Option<usize> {
+    asked.filter(|bytes| *bytes > 0).map(|bytes| bytes.min(OUTPUT_BYTES_MAX))
 }
 
 fn budget(asked: Option<usize>) -> usize {

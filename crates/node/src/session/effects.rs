@@ -5,9 +5,10 @@ use bytes::Bytes;
 use windlass_lifecycle::session::Loss;
 use windlass_lifecycle::{SessionEffect, SessionEvent};
 use windlass_protocol::api::TurnState;
-use windlass_protocol::event::{EndReason, EventKind, StopCause, Usage};
+use windlass_protocol::event::{EndReason, EventKind, StopCause, TurnError, Usage};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
 use windlass_protocol::link::KeeperCommand;
+use windlass_protocol::worker::WorkerOutcome;
 use windlass_protocol::{ErrorCode, Outcome, TurnNo};
 
 use super::actor::Actor;
@@ -15,7 +16,7 @@ use super::calls::CallPart;
 use super::receipts::WorkspaceFate;
 use super::refusals::RefusalQuestion;
 use super::round::{SessionAct, TurnEndReport};
-use super::turns::{OutputExtent, TurnEnd};
+use super::turns::{OutputExtent, TurnEnd, TurnRequest};
 use super::{answer, limits, receipts};
 use crate::failure::Failure;
 
@@ -66,7 +67,7 @@ impl Actor {
     /// Continues a turn that an earlier node gave to the keeper.
     fn resume_turn(&mut self, turn: TurnNo) {
         if let Some(given) = self.queue.turns.get_mut(turn) {
-            given.code = Bytes::new();
+            given.request = TurnRequest::default();
         }
         if let Some(attached) = &self.keeper.attached {
             self.queue.rearm(attached, self.machine.current());
@@ -76,11 +77,13 @@ impl Actor {
     fn record_accepted(&mut self, turn: TurnNo) {
         let Some(accepted) = self.queue.turns.get(turn) else { return };
         let (id, deadline_ms) = (accepted.id.clone(), accepted.deadline_ms);
-        let mut rest = accepted.code.clone();
+        let mut context = accepted.request.context.clone();
+        let mut rest = accepted.request.code.clone();
         loop {
             let chunk = rest.split_to(rest.len().min(CHUNK_BYTES_MAX));
             let more = !rest.is_empty();
-            let kind = EventKind::TurnAccepted { id: id.clone(), deadline_ms, more };
+            let (id, context) = (id.clone(), context.take());
+            let kind = EventKind::TurnAccepted { id, deadline_ms, more, context };
             self.round.record(Some(turn), kind, chunk);
             if !more {
                 return;
@@ -114,6 +117,8 @@ impl Actor {
             (true, _) => (Some(ErrorCode::DiskFull), Outcome::Error),
         };
         let reported = reported.unwrap_or_default();
+        let value = reported.value.filter(|_| outcome == Outcome::Ok);
+        let exit_code = reported.exit_code.or_else(|| self.queue.limits.exit_code(code));
         let usage =
             Usage { output_bytes: ended.output.bytes, ..reported.usage.unwrap_or_default() };
         let error = match code {
@@ -140,12 +145,10 @@ impl Actor {
         };
         ended.stdin_wait = None;
         ended.extent = extent;
-        ended.code = Bytes::new();
-        let end = TurnEnd { outcome, error, usage, receipt, refusal };
+        ended.request = TurnRequest::default();
+        let end = TurnEnd { outcome, error, usage, receipt, exit_code, value };
         ended.end = Some(end.clone());
-        let TurnEnd { outcome, error, usage, receipt, refusal } = end;
-        let refusal = refusal.map(Box::new);
-        let kind = EventKind::TurnEnded { outcome, error, usage, receipt, refusal };
+        let kind = end.into_event();
         self.round.record_from_keeper(reported.link, Some(turn), kind, Bytes::new());
         self.queue.turns.ended(turn);
         self.context.metrics.turn_ended(outcome, usage.wall_ms);
@@ -181,8 +184,12 @@ impl Actor {
     pub(super) fn perform(&mut self, act: SessionAct) {
         match act {
             SessionAct::Start { turn } => {
-                if let Some(code) = self.queue.start(turn) {
-                    self.keeper.command(KeeperCommand::TurnStart { turn, more: false }, code);
+                if let Some(failure) = self.context_refusal(turn) {
+                    return self.end_unstarted(turn, failure);
+                }
+                if let Some(TurnRequest { code, context }) = self.queue.start(turn) {
+                    let start = KeeperCommand::TurnStart { turn, more: false, context };
+                    self.keeper.command(start, code);
                 }
             }
             SessionAct::Interrupt { turn } => {
@@ -226,6 +233,21 @@ impl Actor {
         }
     }
 
+    /// Why the worker that is ready cannot run this turn: it takes no context.
+    fn context_refusal(&self, turn: TurnNo) -> Option<Failure> {
+        self.queue.turns.get(turn)?.request.context.as_ref()?;
+        (!self.takes_context()).then(|| Failure::of_context(self.id.as_str()))
+    }
+
+    /// Ends a turn that the worker never got.
+    fn end_unstarted(&mut self, turn: TurnNo, failure: Failure) {
+        let Failure { code, message, .. } = failure;
+        let error = TurnError { code: Some(code), name: code.as_str().to_owned(), message };
+        let reported = TurnEndReport { turn, error: Some(error), ..TurnEndReport::default() };
+        let outcome = WorkerOutcome::Error;
+        self.apply_reported(SessionEvent::TurnDone { turn, outcome }, &mut Some(reported));
+    }
+
     fn pass_call(&mut self, part: CallPart) {
         let turn = part.turn;
         // A call may come together with the end of its turn. The turn's other calls have ended by then.
@@ -247,6 +269,15 @@ impl Actor {
 }
 
 impl Failure {
+    /// The session's worker takes no context of a turn.
+    pub(super) fn of_context(subject: &str) -> Self {
+        let message = format!(
+            "the worker of session {subject} takes no context of a turn (arguments, directory, \
+             variables): leave `context` out, or use a worker with the capability `context`"
+        );
+        Self::new(ErrorCode::BadRequest, message)
+    }
+
     pub(super) fn of(code: ErrorCode, subject: &str) -> Self {
         let what = match code {
             ErrorCode::Overloaded => "has too many waiting turns",

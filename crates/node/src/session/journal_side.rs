@@ -262,6 +262,7 @@ mod tests {
     use windlass_protocol::event::Usage;
     use windlass_protocol::{Stream, event::StopCause};
 
+    use super::super::turns::TurnEnd;
     use super::*;
 
     fn event(turn: u64, link: u64, kind: EventKind, body: &'static str) -> NewEvent {
@@ -275,8 +276,9 @@ mod tests {
 
     fn ended(turn: u64, link: u64) -> NewEvent {
         let (outcome, usage) = (Outcome::Ok, Usage::default());
-        let (error, receipt, refusal) = (None, None, None);
-        event(turn, link, EventKind::TurnEnded { outcome, error, usage, receipt, refusal }, "")
+        let end =
+            TurnEnd { outcome, error: None, usage, receipt: None, exit_code: None, value: None };
+        event(turn, link, end.into_event(), "")
     }
 
     /// Each record's turn, number and dropped bytes.

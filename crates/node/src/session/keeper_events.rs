@@ -99,6 +99,7 @@ impl Actor {
             info.keeper_pid = pid.or_else(|| self.keeper.link.peer_pid());
             info.hold = Some(attached.hold);
         }
+        self.keeper.takes_context = Some(attached.takes_context);
         self.fork.keeper_said(attached);
         self.journal.keeper_said(attached);
         self.context.host.keepers.processes.answered(&self.id);
@@ -165,9 +166,10 @@ impl Actor {
         mut kind: EventKind,
         body: Bytes,
     ) {
-        if let EventKind::TurnEnded { outcome, error, usage, .. } = kind {
+        if let EventKind::TurnEnded { outcome, error, usage, exit_code, value, .. } = kind {
             let turn = turn.unwrap_or_default();
-            let reported = TurnEndReport { turn, link: Some(link), error, usage: Some(usage) };
+            let (link, usage) = (Some(link), Some(usage));
+            let reported = TurnEndReport { turn, link, error, usage, exit_code, value };
             return self.turn_done(turn, outcome, reported);
         }
         if let EventKind::ToolCall { call, name, deadline_ms, offset, more, .. } = kind {

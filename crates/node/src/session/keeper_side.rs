@@ -20,6 +20,8 @@ pub(super) struct KeeperSide {
     pub attached: Option<AttachReply>,
     /// The interpreter whose zygote the session's workers are forked from.
     pub zygote_of: Option<PathBuf>,
+    /// Whether the keeper passes on the context of a turn. `None` until it has answered the attach.
+    pub takes_context: Option<bool>,
     confirmations: Vec<Confirmation>,
     patience: Duration,
     /// By then the keeper must have answered the attach, or started a worker.
@@ -46,6 +48,7 @@ impl KeeperSide {
             link,
             attached: None,
             zygote_of,
+            takes_context: None,
             confirmations: Vec::new(),
             patience,
             answer_by: None,

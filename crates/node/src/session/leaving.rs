@@ -16,6 +16,7 @@ use super::actor::{Actor, LeaveReason};
 use super::journal_side::OWED_RETRY;
 use super::keeper_link::LinkActivity;
 use super::receipts::WorkspaceFate;
+use super::turns::TurnEnd;
 use super::{answer, children, limits, receipts};
 use crate::clock::now_ms;
 use crate::context::Context;
@@ -196,9 +197,9 @@ pub(super) fn records_of_loss(
                 let receipt = (loss == Loss::State).then(|| receipts::state_lost(id));
                 let error = code.map(|code| limits::explain(code, None));
                 let usage = Usage::default();
-                let refusal = None;
-                let ended = EventKind::TurnEnded { outcome, error, usage, receipt, refusal };
-                Some(record(Some(turn), ended))
+                let (exit_code, value) = (None, None);
+                let end = TurnEnd { outcome, error, usage, receipt, exit_code, value };
+                Some(record(Some(turn), end.into_event()))
             }
             SessionEffect::End { reason } => {
                 let receipt = receipts::session_ended(id, reason, workspace);

@@ -20,18 +20,21 @@ pub(super) struct LimitReports {
     ended: Option<(Limit, String)>,
     /// Why the last worker ended or was not started, or how it violated the protocol.
     cause: String,
+    /// The exit status of the last worker that ended.
+    exit_code: Option<i32>,
+    /// The end of what the lost turn wrote to its standard error.
+    stderr: String,
 }
 
 impl LimitReports {
     /// Notes a keeper's event, before the lifecycle decides about it.
     pub fn note(&mut self, kind: &EventKind) {
         match kind {
-            EventKind::LimitReached { limit, message } => {
-                self.message.clone_from(message);
-                self.reached = Some(*limit);
-            }
-            EventKind::WorkerEnded { limit, cause, .. } => {
+            EventKind::LimitReached { message, .. } => self.message.clone_from(message),
+            EventKind::WorkerEnded { limit, cause, exit_code, stderr, .. } => {
                 self.cause.clone_from(cause);
+                self.exit_code = *exit_code;
+                self.stderr.clone_from(stderr);
                 let message = std::mem::take(&mut self.message);
                 self.ended = limit.map(|limit| (limit, message));
             }
@@ -48,6 +51,19 @@ impl LimitReports {
         EventKind::LimitReached { limit, message }
     }
 
+    /// The exit status of a turn that its worker did not survive.
+    pub fn exit_code(&self, code: Option<ErrorCode>) -> Option<i32> {
+        let code = code.filter(|code| *code == ErrorCode::WorkerDied || limit_of(*code).is_some());
+        code.and(self.exit_code)
+    }
+
+    fn add_stderr(&self, message: &mut String) {
+        if !self.stderr.is_empty() {
+            message.push_str("; the end of its standard error:\n");
+            message.push_str(&self.stderr);
+        }
+    }
+
     /// A turn starts: forgets the reports before it.
     pub fn turn_starts(&mut self) {
         *self = Self::default();
@@ -62,7 +78,14 @@ impl LimitReports {
     pub fn explain(&self, code: ErrorCode) -> Option<TurnError> {
         if let Some(limit) = limit_of(code) {
             let report = self.ended.as_ref().filter(|(reported, _)| *reported == limit);
-            return Some(reached(limit, code, report.map_or("", |(_, message)| message)));
+            let mut error = reached(limit, code, report.map_or("", |(_, message)| message));
+            self.add_stderr(&mut error.message);
+            return Some(error);
+        }
+        if code == ErrorCode::WorkerDied && !self.cause.is_empty() {
+            let mut message = format!("{}; {}", death(&self.cause), remedy(code));
+            self.add_stderr(&mut message);
+            return Some(TurnError { code: Some(code), name: code.as_str().to_owned(), message });
         }
         let has_cause = matches!(code, ErrorCode::WorkerFailed | ErrorCode::ProtocolError);
         if has_cause && !self.cause.is_empty() {
@@ -80,6 +103,26 @@ impl LimitReports {
             message: format!("{}; the worker was ended by {name}: {message}", remedy(code)),
         })
     }
+}
+
+/// How a worker ended, in words. `cause` is its end as the keeper describes it: `exit code 3`, `signal SIGSEGV`.
+fn death(cause: &str) -> String {
+    if let Some(code) = cause.strip_prefix("exit code ") {
+        return format!("the worker ended itself with exit status {code}");
+    }
+    let Some(signal) = cause.strip_prefix("signal ") else {
+        return format!("the worker ended: {cause}");
+    };
+    let meaning = match signal {
+        "SIGSEGV" | "SIGBUS" => " (invalid memory access, usually in native code)",
+        "SIGABRT" => " (native code gave up)",
+        "SIGILL" => " (invalid machine instruction)",
+        "SIGFPE" => " (arithmetic error in native code)",
+        "SIGSYS" => " (system call that the sandbox forbids)",
+        "SIGKILL" => " (killed from outside, or out of memory on this machine)",
+        _ => "",
+    };
+    format!("the worker was ended by {signal}{meaning}")
 }
 
 /// When a session reaches its wall time limit.
@@ -127,11 +170,40 @@ pub(super) fn explain(code: ErrorCode, said: Option<TurnError>) -> TurnError {
 mod tests {
     use super::*;
 
+    fn ended(cause: &str, limit: Option<Limit>) -> EventKind {
+        EventKind::WorkerEnded {
+            cause: cause.to_owned(),
+            limit,
+            replaced: false,
+            exit_code: Some(3),
+            stderr: "last words".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_turn_that_its_worker_did_not_survive_is_told_the_cause_and_the_last_words() {
+        for (cause, told) in [
+            ("exit code 3", "the worker ended itself with exit status 3; "),
+            ("signal SIGSEGV", "the worker was ended by SIGSEGV (invalid memory access"),
+            ("signal SIGUSR1", "the worker was ended by SIGUSR1; "),
+            ("it vanished", "the worker ended: it vanished; "),
+        ] {
+            let mut reports = LimitReports::default();
+            reports.note(&ended(cause, None));
+            let error = reports.explain(ErrorCode::WorkerDied).unwrap();
+            assert_eq!(error.name, "worker_died");
+            assert!(error.message.starts_with(told), "{}", error.message);
+            assert!(error.message.ends_with("standard error:\nlast words"), "{}", error.message);
+            assert_eq!(reports.exit_code(Some(ErrorCode::WorkerDied)), Some(3));
+            assert_eq!(reports.exit_code(Some(ErrorCode::StateLost)), None);
+        }
+    }
+
     fn reports(limit: Option<Limit>) -> LimitReports {
         let mut reports = LimitReports::default();
         let message = "it used 65 MiB of 64 MiB".to_owned();
         reports.note(&EventKind::LimitReached { limit: Limit::Memory, message });
-        reports.note(&EventKind::WorkerEnded { cause: String::new(), limit, replaced: false });
+        reports.note(&ended("", limit));
         reports
     }
 
@@ -158,11 +230,7 @@ mod tests {
         let mut reports = LimitReports::default();
         assert_eq!(reports.explain(ErrorCode::WorkerFailed), None);
         let cause = "cannot start python3: cannot hide /srv/keys: permission denied".to_owned();
-        reports.note(&EventKind::WorkerEnded {
-            cause: cause.clone(),
-            limit: None,
-            replaced: false,
-        });
+        reports.note(&ended(&cause, None));
         let error = reports.explain(ErrorCode::WorkerFailed).unwrap();
         assert!(error.message.starts_with(&cause), "{}", error.message);
     }

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 
 use base64::Engine as _;
 use bytes::Bytes;
-use windlass_protocol::api::OutputView;
+use windlass_journal::StreamEnds;
+use windlass_protocol::api::{OutputView, StreamView};
+use windlass_protocol::{SessionId, TurnId};
 
 /// Bytes kept of the start of a turn's output, and as many of its end.
 pub(crate) const KEPT_BYTES: usize = 8 * 1024;
@@ -112,22 +114,62 @@ impl OutputExcerpt {
             raw.extend_from_slice(marker.as_bytes());
         }
         raw.extend_from_slice(&self.tail);
-        let (text, base64) = match String::from_utf8(raw) {
-            Ok(text) => (text, None),
-            Err(error) => {
-                let raw = error.as_bytes();
-                // If bytes were omitted, the cut may have split a character; that is no reason for base64.
-                let base64 =
-                    (omitted == 0).then(|| base64::engine::general_purpose::STANDARD.encode(raw));
-                (String::from_utf8_lossy(raw).into_owned(), base64)
-            }
-        };
+        let (text, base64) = as_text(raw, omitted);
         OutputView { text, bytes: self.bytes, from, omitted_bytes: omitted, base64 }
+    }
+}
+
+/// One stream of a turn's output, as the API shows it.
+pub(crate) struct StreamExcerpt<'a> {
+    pub name: &'a str,
+    pub session: &'a SessionId,
+    pub turn: &'a TurnId,
+}
+
+impl StreamExcerpt<'_> {
+    /// The view that fits `budget`. `ends` has at least so many bytes of each end, if the stream has them.
+    pub fn view(&self, ends: &StreamEnds, budget: usize) -> StreamView {
+        let mut raw = ends.head.clone();
+        let mut omitted = 0;
+        if ends.bytes > budget as u64 {
+            let part = end_bytes(budget);
+            // The tail begins where the head ends, unless bytes between them are missing.
+            let all = [&ends.head[..], &ends.tail].concat();
+            let tail = &all[all.len() - part..];
+            raw.truncate(part);
+            omitted = ends.bytes - (raw.len() + tail.len()) as u64;
+            let Self { name, session, turn } = self;
+            let marker = format!(
+                "\n[... {omitted} of {} bytes of {name} not shown; read the turn's output with GET \
+                 /v1/sessions/{session}/output?turn={turn} ...]\n",
+                ends.bytes
+            );
+            raw.extend_from_slice(marker.as_bytes());
+            raw.extend_from_slice(tail);
+        }
+        let (text, base64) = as_text(raw, omitted);
+        StreamView { text, bytes: ends.bytes, omitted_bytes: omitted, base64 }
+    }
+}
+
+/// The bytes as text, and in base64 if they are not UTF-8.
+fn as_text(raw: Vec<u8>, omitted: u64) -> (String, Option<String>) {
+    match String::from_utf8(raw) {
+        Ok(text) => (text, None),
+        Err(error) => {
+            let raw = error.as_bytes();
+            // If bytes were omitted, the cut may have split a character; that is no reason for base64.
+            let base64 =
+                (omitted == 0).then(|| base64::engine::general_purpose::STANDARD.encode(raw));
+            (String::from_utf8_lossy(raw).into_owned(), base64)
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use windlass_protocol::TurnNo;
+
     use super::*;
 
     fn ends(parts: &[&[u8]]) -> OutputEnds {
@@ -142,6 +184,25 @@ mod tests {
     fn a_short_output_is_shown_whole() {
         let excerpt = ends(&[b"one ", b"two"]).excerpt(16).unwrap();
         assert_eq!((excerpt.head.as_ref(), excerpt.tail.as_ref()), (&b"one two"[..], &b""[..]));
+    }
+
+    #[test]
+    fn one_stream_is_shown_whole_or_as_head_and_tail() {
+        let (session, turn) = (SessionId::parse("s").unwrap(), TurnId::from_number(TurnNo(1)));
+        let excerpt = StreamExcerpt { name: "standard output", session: &session, turn: &turn };
+        let ends = |text: &str, budget: usize| {
+            let (head, rest) = text.as_bytes().split_at(text.len().min(budget));
+            let tail = rest[rest.len().saturating_sub(budget)..].to_vec();
+            StreamEnds { head: head.to_vec(), tail, bytes: text.len() as u64 }
+        };
+        for (text, budget, omitted) in [("abc", 3, 0), ("", 1, 0), (&*"x".repeat(1000), 600, 656)] {
+            let view = excerpt.view(&ends(text, budget), budget);
+            assert_eq!((view.bytes, view.omitted_bytes), (text.len() as u64, omitted));
+            match omitted {
+                0 => assert_eq!(view.text, text),
+                _ => assert!(view.text.len() <= budget && view.text.contains("standard output")),
+            }
+        }
     }
 
     #[test]

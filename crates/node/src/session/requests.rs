@@ -6,6 +6,7 @@ use windlass_protocol::api::{SessionState, TurnState};
 use windlass_protocol::event::EventKind;
 use windlass_protocol::limits::INPUT_BYTES_MAX;
 use windlass_protocol::link::{ForkDone, ForkOrder, KeeperCommand};
+use windlass_protocol::worker::CONTEXTS;
 use windlass_protocol::{ErrorCode, TurnId, TurnNo};
 
 use super::actor::{Actor, EventVerdict, LeaveReason};
@@ -88,10 +89,16 @@ impl Actor {
             // If the journal cannot be read, it is unknown whether the turn has run: do not run it again.
             Some(Err(failure)) => return answer(submit.reply, Err(failure)),
         }
+        // The capabilities are known once a worker was ready. Before that, the turn is refused when it starts.
+        let is_known = self.journal.facts().capabilities.is_some();
+        if submit.context.is_some() && is_known && !self.takes_context() {
+            return answer(submit.reply, Err(Failure::of_context(self.id.as_str())));
+        }
         let number = self.journal.facts().last_turn.next();
         let id = submit.id.unwrap_or_else(|| TurnId::from_number(number));
         let mut turn = Turn::new(id, number, submit.code, submit.deadline_ms);
         turn.within = submit.within;
+        turn.request.context = submit.context;
         match self.accept(turn) {
             Ok(()) => {
                 let _ = submit.number.set(number);
@@ -99,6 +106,13 @@ impl Actor {
             }
             Err(failure) => answer(submit.reply, Err(failure)),
         }
+    }
+
+    /// Whether worker and keeper take the context of a turn.
+    pub(super) fn takes_context(&self) -> bool {
+        let capabilities = self.journal.facts().capabilities.as_deref().unwrap_or_default();
+        let of_worker = capabilities.iter().any(|capability| capability == CONTEXTS);
+        of_worker && self.keeper.takes_context != Some(false)
     }
 
     /// Accepts a turn. If the machine refuses it or the journal cannot record it, nothing changes.

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use windlass_journal::NewEvent;
 use windlass_protocol::event::{EventKind, TurnError, Usage};
 use windlass_protocol::host::CancelReason;
+use windlass_protocol::turn::ResultValue;
 use windlass_protocol::{CallNo, LinkSeq, TurnNo};
 
 use super::ReplySender;
@@ -86,4 +87,6 @@ pub(super) struct TurnEndReport {
     pub link: Option<LinkSeq>,
     pub error: Option<TurnError>,
     pub usage: Option<Usage>,
+    pub exit_code: Option<i32>,
+    pub value: Option<ResultValue>,
 }

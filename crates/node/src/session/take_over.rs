@@ -61,7 +61,7 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
             let (mut actor, handle) = assemble(context, machine, log, link, spec);
             let running = actor.machine.current();
             let open = &actor.journal.facts().open_turns;
-            actor.queue.reload(open, recovered.code, running);
+            actor.queue.reload(open, recovered, running);
             context.admit(handle);
             tokio::spawn(actor.run());
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use windlass_journal::OpenTurn;
+use windlass_journal::{OpenTurn, RecoveredSession};
 use windlass_lifecycle::SessionEvent;
 use windlass_protocol::TurnNo;
 use windlass_protocol::link::AttachReply;
@@ -12,8 +12,7 @@ use windlass_protocol::link::AttachReply;
 use super::deadlines::Deadlines;
 use super::limits::LimitReports;
 use super::output_ends::OutputEnds;
-use super::refusals::RefusalWatch;
-use super::turns::{Snapshot, Turn, Turns};
+use super::turns::{Snapshot, Turn, TurnRequest, Turns};
 use super::{LATE, ReplySender};
 
 /// Maximum number of replies that wait in one session. A further request is answered at once.
@@ -63,17 +62,19 @@ impl TurnQueue {
     pub fn reload(
         &mut self,
         open: &[OpenTurn],
-        code: Vec<(TurnNo, Bytes)>,
+        RecoveredSession { code, contexts, .. }: RecoveredSession,
         running: Option<TurnNo>,
     ) {
         self.turns.has_unknown_past();
         let code: HashMap<TurnNo, Bytes> = code.into_iter().collect();
+        let mut contexts: HashMap<_, _> = contexts.into_iter().collect();
         for open in open {
             if Some(open.number) == running && open.interrupt.is_some() {
                 self.arm_grace(open.number);
             }
             let code = code.get(&open.number).cloned().unwrap_or_default();
             let mut turn = Turn::new(open.id.clone(), open.number, code, open.deadline_ms);
+            turn.request.context = contexts.remove(&open.number);
             turn.output = OutputEnds::in_journal(open.output_bytes);
             turn.displays.clone_from(&open.displays);
             turn.stdin_wait.clone_from(&open.stdin_wait);
@@ -107,14 +108,14 @@ impl TurnQueue {
         all.into_iter().map(|waiter| (waiter.turn, waiter.reply)).collect()
     }
 
-    /// The turn starts: takes its code for the keeper, and arms its deadline.
-    pub fn start(&mut self, turn: TurnNo) -> Option<Bytes> {
+    /// The turn starts: takes its code and context for the keeper, and arms its deadline.
+    pub fn start(&mut self, turn: TurnNo) -> Option<TurnRequest> {
         let starting = self.turns.get_mut(turn)?;
-        let code = std::mem::take(&mut starting.code);
+        let request = std::mem::take(&mut starting.request);
         if let Some(deadline) = self.deadlines.of(starting.deadline_ms) {
             self.deadline = Some((turn, Instant::now() + deadline));
         }
-        Some(code)
+        Some(request)
     }
 
     /// The turn is interrupted: arms its grace.

@@ -7,10 +7,10 @@ use std::hash::{BuildHasher, RandomState};
 use bytes::Bytes;
 use windlass_journal::{OpenTurn, OutputRange, OutputScope, TurnRecord};
 use windlass_protocol::api::{DisplayRef, StdinWait, TurnState};
-use windlass_protocol::event::{Receipt, TurnError, Usage};
+use windlass_protocol::event::{EventKind, Receipt, TurnError, Usage};
 use windlass_protocol::host::Within;
 use windlass_protocol::limits::INPUT_BYTES_MAX;
-use windlass_protocol::refusal::PolicyRefusal;
+use windlass_protocol::turn::{ResultValue, TurnContext};
 use windlass_protocol::{Outcome, TurnId, TurnNo};
 
 use super::output_ends::OutputEnds;
@@ -31,7 +31,7 @@ pub(crate) struct Turn {
     pub id: TurnId,
     pub number: TurnNo,
     /// Empty once the keeper has it.
-    pub code: Bytes,
+    pub request: TurnRequest,
     pub deadline_ms: Option<u64>,
     /// The host tool call during which the turn was submitted.
     pub within: Option<Within>,
@@ -44,6 +44,13 @@ pub(crate) struct Turn {
     /// Bytes of input that the code has not read yet.
     pub input_bytes: usize,
     pub end: Option<TurnEnd>,
+}
+
+/// What the keeper gets of a turn.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TurnRequest {
+    pub code: Bytes,
+    pub context: Option<Box<TurnContext>>,
 }
 
 /// The range of a turn's output in the session's output, from its first byte to its last. Set when the turn
@@ -78,7 +85,15 @@ pub(crate) struct TurnEnd {
     pub error: Option<TurnError>,
     pub usage: Usage,
     pub receipt: Option<Receipt>,
-    pub refusal: Option<PolicyRefusal>,
+    pub exit_code: Option<i32>,
+    pub value: Option<ResultValue>,
+}
+
+impl TurnEnd {
+    pub fn into_event(self) -> EventKind {
+        let Self { outcome, error, usage, receipt, exit_code, value } = self;
+        EventKind::TurnEnded { outcome, error, usage, receipt, exit_code, value }
+    }
 }
 
 /// A turn at one moment, for a reply.
@@ -93,7 +108,7 @@ impl Turn {
         Self {
             id,
             number,
-            code,
+            request: TurnRequest { code, context: None },
             deadline_ms,
             within: None,
             output: OutputEnds::default(),
@@ -118,7 +133,8 @@ impl Turn {
             error: record.error,
             usage: record.usage,
             receipt: record.receipt,
-            refusal: record.refusal,
+            exit_code: record.exit_code,
+            value: record.value,
         });
         turn
     }

@@ -58,11 +58,13 @@ const FILES: &[EmbeddedFile] = &embedded![
     "signals.py",
     "signature.py",
     "stdin.py",
+    "surroundings.py",
     "tool_errors.py",
     "tools.py",
     "turns.py",
     "twin.py",
     "twin_state.py",
+    "value.py",
     "wire.py",
     "zygote.py",
 ];

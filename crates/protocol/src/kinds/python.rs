@@ -2,7 +2,7 @@
 
 use super::{LanguageTerms, TypedInput, WorkerKind};
 use crate::event::StartedBy;
-use crate::worker::FORKS;
+use crate::worker::{CONTEXTS, FORKS};
 
 pub const KIND: WorkerKind = WorkerKind {
     name: "python",
@@ -11,7 +11,7 @@ pub const KIND: WorkerKind = WorkerKind {
     shebangs: &["python"],
     interpreter: "python3",
     version_arguments: &["-c", "import sys; print(sys.version.split()[0], sys.executable)"],
-    capabilities: &["stdin", "interrupt", "display", "tools", FORKS],
+    capabilities: &["stdin", "interrupt", "display", "tools", FORKS, CONTEXTS],
     has_variants: false,
     starts: &[StartedBy::Exec, StartedBy::Zygote, StartedBy::Pool],
     typed: TypedInput::IndentedBlocks,

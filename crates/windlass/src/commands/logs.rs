@@ -153,6 +153,6 @@ async fn follow(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow
 /// The number of the requested turn.
 async fn turn_number(args: &Args, client: &Client) -> anyhow::Result<Option<TurnNo>> {
     let Some(turn) = &args.turn else { return Ok(None) };
-    let query = TurnQuery { wait_ms: 0, output_bytes_max: Some(0) };
+    let query = TurnQuery { wait_ms: 0, output_bytes_max: Some(0), ..TurnQuery::default() };
     Ok(Some(client.turn(&args.session, turn, query).await?.number))
 }

@@ -286,7 +286,7 @@ impl AgentDriver {
 
     async fn take_message(&mut self, message: KeeperMessage) -> Option<DriverEnd> {
         match message {
-            KeeperMessage::TurnStart { turn, code } => self.start_turn(turn, &code).await,
+            KeeperMessage::TurnStart { turn, code, .. } => self.start_turn(turn, &code).await,
             KeeperMessage::Input { turn, bytes, eof } => {
                 if let Some(running) = self.turn.as_mut().filter(|running| running.number == turn) {
                     let acts = running.desk.answer(&String::from_utf8_lossy(&bytes), eof);
@@ -460,7 +460,13 @@ impl AgentDriver {
             self.outbox.output(number, Stream::Result, false, line.as_bytes());
         }
         let error = failed.map(|AgentError { name, message }| WorkerError { name, message });
-        self.outbox.plain(FromWorker::Idle { turn: number, outcome, error });
+        self.outbox.plain(FromWorker::Idle {
+            turn: number,
+            outcome,
+            error,
+            exit_code: None,
+            value: None,
+        });
     }
 
     fn tell(&mut self, event: &AgentEvent) {

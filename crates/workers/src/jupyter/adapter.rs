@@ -237,7 +237,13 @@ impl Adapter {
         self.input.clear();
         self.tools.end_turn();
         self.last_turn = Some(turn.number);
-        self.outbox.plain(FromWorker::Idle { turn: turn.number, outcome, error });
+        self.outbox.plain(FromWorker::Idle {
+            turn: turn.number,
+            outcome,
+            error,
+            exit_code: None,
+            value: None,
+        });
     }
 
     /// Takes everything that the keeper has sent.
@@ -258,7 +264,9 @@ impl Adapter {
 
     async fn take_message(&mut self, message: KeeperMessage) -> Option<WorkerEnd> {
         match message {
-            KeeperMessage::TurnStart { turn, code } => return self.start_turn(turn, &code).await,
+            KeeperMessage::TurnStart { turn, code, .. } => {
+                return self.start_turn(turn, &code).await;
+            }
             KeeperMessage::Input { turn, bytes, eof } => {
                 if self.is_running(turn)
                     && let Some(answer) = self.input.take(&bytes, eof)
@@ -287,7 +295,13 @@ impl Adapter {
         if self.link.interrupted(turn) {
             self.last_turn = Some(turn);
             let outcome = WorkerOutcome::Interrupted;
-            self.outbox.plain(FromWorker::Idle { turn, outcome, error: None });
+            self.outbox.plain(FromWorker::Idle {
+                turn,
+                outcome,
+                error: None,
+                exit_code: None,
+                value: None,
+            });
             return None;
         }
         self.turn = Some(KernelTurn::new(turn));

@@ -14,22 +14,28 @@ pub struct ShellTurnEnd {
     pub outcome: WorkerOutcome,
     /// Name and message.
     pub error: Option<(&'static str, String)>,
+    /// The exit status of the code. Absent if the code did not run to an end.
+    pub exit_code: Option<u8>,
 }
 
 impl ShellTurnEnd {
-    pub const INTERRUPTED: Self = Self { outcome: WorkerOutcome::Interrupted, error: None };
-    pub const OK: Self = Self { outcome: WorkerOutcome::Ok, error: None };
+    pub const INTERRUPTED: Self =
+        Self { outcome: WorkerOutcome::Interrupted, error: None, exit_code: None };
+    pub const OK: Self = Self { outcome: WorkerOutcome::Ok, error: None, exit_code: Some(0) };
 
     pub fn error(name: &'static str, message: String) -> Self {
-        Self { outcome: WorkerOutcome::Error, error: Some((name, message)) }
+        Self { outcome: WorkerOutcome::Error, error: Some((name, message)), exit_code: None }
     }
 
     /// The end of a turn with this exit status.
     pub fn of_status(status: u8, was_interrupted: bool) -> Self {
         match status {
             0 => Self::OK,
-            _ if was_interrupted => Self::INTERRUPTED,
-            _ => Self::error("ExitStatus", described(status)),
+            _ if was_interrupted => Self { exit_code: Some(status), ..Self::INTERRUPTED },
+            _ => {
+                let exit_code = Some(status);
+                Self { exit_code, ..Self::error("ExitStatus", described(status)) }
+            }
         }
     }
 }

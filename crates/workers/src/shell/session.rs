@@ -226,7 +226,7 @@ impl ShellSession {
     fn obey(&mut self, link: &mut Link, message: KeeperMessage) -> Result<Next, WorkerLinkError> {
         let running = self.turn.as_ref().map(|running| running.turn);
         match message {
-            KeeperMessage::TurnStart { turn, code } => {
+            KeeperMessage::TurnStart { turn, code, .. } => {
                 if running.is_none() {
                     self.begin(link, turn, code.to_vec())?;
                 }
@@ -477,7 +477,7 @@ impl ShellSession {
 
 fn finish(link: &mut Link, turn: TurnNo, end: &ShellTurnEnd) -> Result<(), WorkerLinkError> {
     let error = end.error.as_ref().map(|(name, message)| (*name, message.as_str()));
-    link.idle(turn, end.outcome, error)
+    link.idle_with_status(turn, end.outcome, error, end.exit_code.map(i32::from))
 }
 
 fn number_of(pid: rustix::process::Pid) -> u32 {

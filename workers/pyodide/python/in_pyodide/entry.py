@@ -51,9 +51,9 @@ class PyodideWorker(main.Worker):
         }
         self._wire.send(frame(encoded(ready)))
 
-    def _take_turn(self, turn, body):
+    def _take_turn(self, turn, body, context=None):
         loop.leave(awaiting.current())
-        super()._take_turn(turn, body)
+        super()._take_turn(turn, body, context)
 
     def _finish(self):
         loop.leave(awaiting.current())
