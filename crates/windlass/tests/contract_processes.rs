@@ -94,7 +94,7 @@ async fn contract_44_first_clients_at_the_same_instant_give_one_node_and_each_an
 async fn contract_44_first_commands_at_the_same_instant_give_one_node_and_each_an_answer() {
     let place = TestNode::builder(PROGRAM).prepare().unwrap();
     let python = python();
-    let run = ["run", "-", "--python", python.to_str().unwrap()];
+    let run = ["run", "--python", python.to_str().unwrap(), "-"];
     let mut waiting = Vec::new();
     for number in 0..CLIENTS {
         // Every fourth command also creates a session. All wait for their first line of input.
@@ -327,7 +327,7 @@ async fn contract_47_the_end_of_the_client_that_started_it_never_stops_the_node(
     fs::write(&code, "print('on', flush=True)\nimport threading\nthreading.Event().wait()")
         .unwrap();
     let python = python();
-    let args = ["run", code.to_str().unwrap(), "--python", python.to_str().unwrap()];
+    let args = ["run", "--python", python.to_str().unwrap(), code.to_str().unwrap()];
     let mut nodes = BTreeSet::new();
     for _ in 0..2 {
         let mut command = windlass(&place, &args);

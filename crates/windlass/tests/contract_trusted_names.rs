@@ -474,14 +474,14 @@ async fn contract_70_run_and_repl_in_a_home_use_a_separate_workspace() {
     let python = python.to_str().unwrap();
     let file = home.path().join("work.py");
     for here in [home.path().to_owned(), above, home.path().join("go/bin")] {
-        let args = ["run", file.to_str().unwrap(), "--python", python];
+        let args = ["run", "--python", python, file.to_str().unwrap()];
         let (ok, said, beside) = windlass(&node, home.path(), &here, &args);
         assert!(ok && said.starts_with(state), "{}: {said}{beside}", here.display());
         assert!(said.ends_with("refused\n"), "{said}");
         assert!(beside.contains("--workspace"), "{beside}");
     }
     // The command itself reads a file with a relative path.
-    let args = ["run", "work.py", "--python", python];
+    let args = ["run", "--python", python, "work.py"];
     assert!(windlass(&node, home.path(), home.path(), &args).0);
     let (ok, _, beside) = windlass(&node, home.path(), home.path(), &["repl", "--python", python]);
     assert!(ok && beside.contains("separate workspace"), "{beside}");
@@ -489,14 +489,14 @@ async fn contract_70_run_and_repl_in_a_home_use_a_separate_workspace() {
 
     // If the home is named, it is the workspace, with protection for what the shell runs. If that is
     // impossible, the session is refused.
-    let args = ["run", "work.py", "--python", python, "--workspace", "."];
+    let args = ["run", "--python", python, "--workspace", ".", "work.py"];
     let (ok, said, beside) = windlass(&node, home.path(), home.path(), &args);
     assert!(ok && said.starts_with(home.path().to_str().unwrap()), "{said}{beside}");
     assert!(said.ends_with("refused\n"), "{said}");
     let held_nowhere =
         [&["--isolation", "landlock", "--workspace", "."][..], &["--workspace", "go/bin"]];
     for more in held_nowhere {
-        let args = [&["run", "work.py", "--python", python][..], more].concat();
+        let args = [&["run", "--python", python][..], more, &["work.py"]].concat();
         let (ok, said, beside) = windlass(&node, home.path(), home.path(), &args);
         assert!(!ok && beside.contains("protected"), "{more:?}: {said}{beside}");
     }

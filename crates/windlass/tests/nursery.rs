@@ -144,8 +144,9 @@ fn an_ordinary_users_keepers_share_the_user_namespace_of_their_nursery() {
     fs::write(&code, "print('on', flush=True)\nimport threading\nthreading.Event().wait()")
         .unwrap();
     let python = python();
-    let mut command = place.windlass(&["run", code.to_str().unwrap(), "--python"]);
-    let mut running = Running(command.arg(python).stdout(Stdio::piped()).spawn().unwrap());
+    let mut command = place.windlass(&["run", "--python"]);
+    let mut running =
+        Running(command.arg(python).arg(code).stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(running.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "on\n");

@@ -109,8 +109,8 @@ fn options_of_run_set_the_policy_of_its_session() {
     let secret = place.home.path().join(".ssh/id");
     std::fs::write(&code, format!("print(open({:?}).read())", secret.to_str().unwrap())).unwrap();
     let run = |options: &[&str]| {
-        let usual = ["run", code.to_str().unwrap(), "--python", python.to_str().unwrap()];
-        windlass(&place, &usual.into_iter().chain(options.iter().copied()).collect::<Vec<_>>())
+        let usual = ["run", "--python", python.to_str().unwrap()];
+        windlass(&place, &[&usual[..], options, &[code.to_str().unwrap()]].concat())
     };
     let confined = run(&[]);
     assert_eq!(confined.status.code(), Some(1));
@@ -133,7 +133,7 @@ fn options_of_run_set_the_policy_of_its_session() {
     assert_eq!(refused.status.code(), Some(1));
     let stderr = String::from_utf8_lossy(&refused.stderr);
     assert!(stderr.contains("not_enforceable") && stderr.contains("help:"), "{stderr}");
-    let both = windlass(&place, &["run", "-", "--session", session, "--isolation=none"]);
+    let both = windlass(&place, &["run", "--session", session, "--isolation=none", "-"]);
     assert_eq!(both.status.code(), Some(2), "a session that lives has its policy");
 }
 

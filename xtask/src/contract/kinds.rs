@@ -59,6 +59,9 @@ pub fn basis(kind: &WorkerKind, number: u8) -> LineBasis {
         (41, _) if can("display") => LineBasis::ByLine(82),
         (41, _) => LineBasis::NotApplying("the kind has no displays"),
         (71, _) if !can("fork") => LineBasis::NotApplying("sessions of the kind cannot be forked"),
+        (75, _) if !can("context") => {
+            LineBasis::NotApplying("the kind runs a file as a cell, without arguments")
+        }
         (81, "shell" | "r" | "node") | (84, "shell") | (86, "pyodide") | (88, "jupyter") => {
             LineBasis::ByOther
         }

@@ -376,8 +376,8 @@ impl AttackScene<'_> {
         let dirs = self.stage.node.dirs();
         let output = Command::new(self.stage.node.program())
             .arg("run")
-            .arg(&path)
             .args(["--isolation", self.level.as_str(), "--deadline", TYPED_WAIT_S])
+            .arg(&path)
             .env("HOME", &self.stage.home)
             .env("WINDLASS_RUNTIME_DIR", &dirs.runtime)
             .env("WINDLASS_STATE_DIR", &dirs.state)

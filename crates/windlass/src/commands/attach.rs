@@ -43,7 +43,7 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
         FollowEnd::SessionEnded(reason) => {
             terminal.note(&format!("session {session} ended: {reason:?}"))?;
         }
-        FollowEnd::TurnEnded(_) => {}
+        FollowEnd::TurnEnded { .. } => {}
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,20 +1,24 @@
-//! `windlass run`: runs one file of code as one turn and shows its output live.
+//! `windlass run`: runs one file of code as a program, or code of the command line as a cell, and shows the
+//! output live.
 
+use std::ffi::OsString;
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use windlass_client::{Client, fresh_turn_id};
 use windlass_protocol::api::{CreateSession, Session, SubmitTurn};
+use windlass_protocol::kinds::WorkerKind;
 use windlass_protocol::policy::PolicyRequest;
+use windlass_protocol::turn::TurnContext;
+use windlass_protocol::worker::CONTEXTS;
 use windlass_protocol::{SessionId, kinds};
 
 use crate::answers::AnswerReader;
 use crate::duration::Timeout;
-use crate::follow::{CtrlC, FollowEnd, Person, SessionFollower};
-use crate::package_options::PackageOptions;
+use crate::follow::{CtrlC, FollowEnd, Person, SessionFollower, Shown};
 use crate::policy_options::PolicyOptions;
 use crate::session_guard::{AfterCommand, SessionGuard};
 use crate::terminal::Terminal;
@@ -37,23 +41,37 @@ leaves the code running.
 If anything else ends the command (SIGTERM, a closed terminal, a closed pipe), its session ends
 too. With --keep the session stays.
 
-Exit code: 0 ok, 1 error, 130 interrupted, 124 deadline passed, 70 lost; 129, 143 and 141 when a
-closed terminal, SIGTERM or a closed pipe ended the command.
+FILE runs as the interpreter runs it: with its arguments, `__file__`, imports beside it, its threads
+and its `atexit` functions; values are not shown. Everything after FILE belongs to the program, so
+the options of this command come before FILE. The code of -c and of standard input is a cell: the
+value of its last expression is shown.
+
+Exit code: that of the code; 124 deadline passed, 130 interrupted, 128 and the number of the signal
+that ended the interpreter, 70 lost for another reason; 129, 143 and 141 when a closed terminal,
+SIGTERM or a closed pipe ended the command.
 
 Examples:
-  windlass run job.py --deadline 5m
+  windlass run --deadline 5m job.py
+  windlass run convert.py --width 80 in.txt    the program gets --width 80 in.txt
   echo 'input(\"name? \")' | windlass run -
-  windlass run build.sh                    the extension or the `#!` line selects the worker
+  windlass run build.sh                        the extension or the `#!` line selects the worker
   windlass run -c 'make test' --worker shell
-  windlass run setup.py --keep             keep the session for later commands
-  windlass run more.py --session SESSION   run in that session
-  windlass run get.py --allow-host pypi.org --memory 1G")]
+  windlass run -c 'import sys; sys.argv' -- -x the code gets -x
+  windlass run --keep setup.py                 keep the session for later commands
+  windlass run --session SESSION more.py       run in that session
+  windlass run --allow-host pypi.org --memory 1G get.py")]
 pub struct Args {
-    /// The file to run, or - for standard input
-    #[arg(value_name = "FILE", required_unless_present = "code")]
-    file: Option<PathBuf>,
+    /// The file to run, or - for standard input, and the arguments of the program. With -c all of them are
+    /// arguments
+    #[arg(
+        value_name = "FILE [ARGS]",
+        required_unless_present = "code",
+        num_args = 1..,
+        trailing_var_arg = true
+    )]
+    words: Vec<OsString>,
     /// Run this code instead of a file
-    #[arg(short = 'c', value_name = "CODE", conflicts_with = "file")]
+    #[arg(short = 'c', value_name = "CODE")]
     code: Option<String>,
     /// Run in this session instead of a new one
     #[arg(
@@ -96,12 +114,54 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
 }
 
 impl Args {
+    /// The file to run. `-` is standard input.
+    fn file(&self) -> Option<&Path> {
+        let first = self.words.first().filter(|_| self.code.is_none());
+        first.map(Path::new)
+    }
+
     fn is_from_stdin(&self) -> bool {
-        self.file.as_ref().is_some_and(|file| file.as_os_str() == "-")
+        self.file().is_some_and(|file| file.as_os_str() == "-")
+    }
+
+    fn is_program(&self) -> bool {
+        self.file().is_some() && !self.is_from_stdin()
+    }
+
+    /// The arguments of the code.
+    fn arguments(&self) -> anyhow::Result<Vec<String>> {
+        let words = &self.words[usize::from(self.code.is_none()).min(self.words.len())..];
+        let text = |word: &OsString| {
+            let text = word.to_str().with_context(|| format!("{word:?} is not UTF-8"))?;
+            Ok(text.to_owned())
+        };
+        words.iter().map(text).collect()
+    }
+
+    /// What the code is given besides itself. `None`: its worker takes nothing else.
+    fn context(&self, taken: bool, worker: &str) -> anyhow::Result<Option<Box<TurnContext>>> {
+        let args = self.arguments()?;
+        if !taken {
+            let count = args.len();
+            if count > 0 {
+                bail!(
+                    "the worker {worker} gives code no arguments, and there are {count}; options of \
+                     `windlass run` come before FILE"
+                );
+            }
+            return Ok(None);
+        }
+        let file = match self.file() {
+            Some(file) if self.is_program() => Some(text(&std::path::absolute(file)?)?),
+            Some(_) => Some("-".to_owned()),
+            None => None,
+        };
+        let program = self.is_program();
+        Ok(Some(Box::new(TurnContext { file, args, program, ..TurnContext::default() })))
     }
 
     fn read_code(&self) -> anyhow::Result<String> {
-        match &self.file {
+        match self.file() {
             None => Ok(self.code.clone().unwrap_or_default()),
             Some(_) if self.is_from_stdin() => {
                 let mut code = String::new();
@@ -122,12 +182,20 @@ async fn run_code(
 ) -> anyhow::Result<ExitCode> {
     let policy = args.policy.request()?;
     let client = node_access::connect_or_start().await?;
-    let session = match &args.session {
-        Some(id) => client.session(id).await?,
+    let (session, context) = match &args.session {
+        Some(id) => {
+            let session = client.session(id).await?;
+            let context = args.context(takes_context(&session), &session.kind)?;
+            (session, context)
+        }
         None => {
             let workspace = WorkspaceChoice::choose(args.workspace.as_deref(), terminal)?;
             let (afterwards, idle_s) = after_command(args.keep, args.idle);
-            let worker = args.worker.choose(&client, args.file.as_deref(), &code).await?;
+            let worker = args.worker.choose(&client, args.file(), &code).await?;
+            let kind = worker.as_deref().unwrap_or(kinds::DEFAULT.name);
+            let taken = kinds::find(kind).is_some_and(WorkerKind::takes_context);
+            let context = args.context(taken, kind)?;
+            let terminal = args.worker.terminal(worker.as_deref());
             let named = args.interpreter.as_deref();
             let environment = args.packages.environment(&client, named, terminal).await?;
             let named = named.filter(|_| environment.is_none());
@@ -135,21 +203,31 @@ async fn run_code(
             let wanted =
                 CreateSession { worker, environment, terminal, idle_s, ..CreateSession::default() };
             let made = create_in(&client, workspace, named, policy, wanted);
-            guard.create(afterwards, made).await?
+            (guard.create(afterwards, made).await?, context)
         }
     };
     let submit = SubmitTurn {
         id: Some(fresh_turn_id()),
         code,
+        context,
         deadline_ms: args.deadline.map(duration::millis),
         ..SubmitTurn::default()
     };
     let turn = client.submit_turn(&session.id, &submit).await?;
     let mut person = Person::new(terminal, answers(args.is_from_stdin())?)?;
     guard.leave_ctrl_c_to_turn();
-    let mut follower = SessionFollower::new(&client, &session);
+    let shown = if args.is_program() { Shown::Program } else { Shown::Usual };
+    let mut follower = SessionFollower::new(&client, &session).showing(shown);
     let followed = follower.turn(&turn, CtrlC::InterruptThenDetach, &mut person).await?;
     finish(args, &client, &session.id, followed, guard, terminal).await
+}
+
+/// Whether a session's worker takes the context of a turn. Until the worker is ready, its kind tells.
+fn takes_context(session: &Session) -> bool {
+    match &session.capabilities {
+        Some(capabilities) => capabilities.iter().any(|capability| capability == CONTEXTS),
+        None => kinds::find(&session.kind).is_some_and(WorkerKind::takes_context),
+    }
 }
 
 /// Whether to keep the new session after the command, and the idle timeout to create it with.
@@ -217,8 +295,8 @@ async fn finish(
     guard: &SessionGuard,
     terminal: &mut Terminal,
 ) -> anyhow::Result<ExitCode> {
-    let outcome = match followed {
-        FollowEnd::TurnEnded(outcome) => outcome,
+    let code = match followed {
+        FollowEnd::TurnEnded { outcome, exit_code } => exit::of_turn(outcome, exit_code),
         FollowEnd::Detached => {
             guard.keep_session();
             terminal.note(&format!(
@@ -246,12 +324,53 @@ async fn finish(
     } else {
         guard.close(client).await?;
     }
-    Ok(exit::code(outcome))
+    Ok(ExitCode::from(code))
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// The file, the arguments, the deadline in seconds and the code of a command line.
+    fn parsed(line: &[&str]) -> Option<(String, String, u64, String)> {
+        let args = Line::try_parse_from(line).ok()?.args;
+        let file = args.file().map(|file| file.display().to_string()).unwrap_or_default();
+        let deadline = args.deadline.map_or(0, |deadline| deadline.as_secs());
+        Some((file, args.arguments().ok()?.join(","), deadline, args.code.unwrap_or_default()))
+    }
+
+    #[test]
+    fn what_follows_the_file_belongs_to_the_program() {
+        for (line, file, args, deadline, code) in [
+            (&["run", "a.py"][..], "a.py", "", 0, ""),
+            (
+                &["run", "a.py", "x", "--deadline", "5m", "-c", "-"],
+                "a.py",
+                "x,--deadline,5m,-c,-",
+                0,
+                "",
+            ),
+            (&["run", "--deadline", "5m", "a.py", "--help"], "a.py", "--help", 300, ""),
+            (&["run", "-", "--x", "y"], "-", "--x,y", 0, ""),
+            (&["run", "a.py", "--", "x"], "a.py", "--,x", 0, ""),
+            (&["run", "-c", "1", "--deadline", "1s"], "", "", 1, "1"),
+            (&["run", "-c", "1", "x", "--y"], "", "x,--y", 0, "1"),
+            (&["run", "-c", "1", "--", "-y"], "", "-y", 0, "1"),
+        ] {
+            let expected = (file.into(), args.into(), deadline, code.into());
+            assert_eq!(parsed(line), Some(expected), "{line:?}");
+        }
+        assert_eq!(parsed(&["run"]), None);
+        assert_eq!(parsed(&["run", "--nonsense", "a.py"]), None);
+    }
 
     #[test]
     fn an_interpreter_path_is_made_absolute_and_a_bare_name_is_not() {

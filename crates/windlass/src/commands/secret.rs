@@ -24,7 +24,7 @@ use crate::{duration, node_access};
 Examples:
   windlass secret set OPENAI_API_KEY                    asks for the value
   windlass secret set OPENAI_API_KEY < key.txt
-  windlass run job.py --secret OPENAI_API_KEY=https://api.openai.com/v1/
+  windlass run --secret OPENAI_API_KEY=https://api.openai.com/v1/ job.py
   windlass secret list
   windlass secret rm OPENAI_API_KEY")]
 pub struct Args {

@@ -267,7 +267,7 @@ async fn finish(
 ) -> anyhow::Result<ExitCode> {
     let id = &session.id;
     let outcome = match followed {
-        FollowEnd::TurnEnded(outcome) => outcome,
+        FollowEnd::TurnEnded { outcome, .. } => outcome,
         FollowEnd::Detached => {
             guard.keep_session();
             terminal.note(&format!(
