@@ -23,31 +23,23 @@ class Sessions(NodeCase):
         self.assertIs(turn.raise_for_error(), turn)
         self.assertGreater(turn.usage["wall_ms"], 0)
 
-    def test_lists_of_the_node_are_typed_objects(self):
-        client = self.client()
-        kinds = {worker["name"] for worker in client.workers()}
-        self.assertLessEqual({"python", "shell"}, kinds)
-        self.session(client).run("1")
-        self.assertIsInstance(client.environments(wait=0.01), list)
+    def test_a_turn_has_an_exit_code_a_value_and_its_streams_apart(self):
+        code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\n{'a': [1, 2.5, None]}"
+        turn = self.session().run(code, stdout_bytes_max=1000, stderr_bytes_max=1000)
+        self.assertEqual((turn.exit_code, turn.value), (0, {"a": [1, 2.5, None]}))
+        self.assertEqual((turn.stdout, turn.stderr), ("out\n", "err\n"))
+        turn = self.session().run("import sys\nsys.exit(3)")
+        self.assertEqual((turn.exit_code, turn.value, turn.stdout), (3, None, None))
 
-    def test_relative_paths_are_those_of_the_client(self):
-        here = os.path.realpath(self.base)
-        os.makedirs(f"{here}/work")
-        before = os.getcwd()
-        os.chdir(here)
-        self.addCleanup(os.chdir, before)
-        policy = {"writable": ["out", "~/windlass-not-there"], "hidden": [Path("keys")]}
-        os.makedirs(f"{here}/out")
-        session = self.client().session(
-            workspace="work", interpreter=os.path.relpath(python(), here), policy=policy
-        )
-        self.addCleanup(session.close)
-        info = session.info()
-        self.assertEqual(info["workspace"], f"{here}/work")
-        self.assertIn(f"{here}/out", info["policy"]["writable"])
-        self.assertIn(f"{here}/keys", info["policy"]["hidden"])
-        turn = session.run(f"open({here + '/out/file'!r}, 'w').write('x')")
-        self.assertEqual(turn.result, "1", turn.output)
+    def test_a_turn_has_its_own_directory_variables_arguments_and_name(self):
+        session = self.session()
+        look = "import os, sys\n[os.getcwd(), os.environ.get('HERE'), sys.argv]"
+        before = session.run(look).value
+        turn = session.run(look, cwd="/", env={"HERE": "yes"}, args=["a"], file="/x/y.py")
+        self.assertEqual(turn.value, ["/", "yes", ["/x/y.py", "a"]])
+        self.assertEqual(session.run(look).value, before)
+        turn = session.run("print(__file__)\n1", file="/x/y.py", program=True)
+        self.assertEqual((turn.output, turn.value, turn.exit_code), ("/x/y.py\n", None, 0))
 
     def test_a_turn_without_a_value_has_no_result(self):
         session = self.session()

@@ -507,6 +507,8 @@ export interface EventItemTurnAccepted {
   base64?: string | null;
   /** The body's length in bytes. */
   bytes?: number;
+  /** The surroundings of the turn, in the event with the first part of its code. */
+  context?: TurnContext | null;
   deadline_ms?: number | null;
   id: TurnId;
   kind: "turn_accepted";
@@ -527,6 +529,8 @@ export interface EventItemTurnEnded {
   /** The body's length in bytes. */
   bytes?: number;
   error?: TurnError | null;
+  /** The exit status of the code. For a worker that a signal ended: 128 and the signal's number. */
+  exit_code?: number | null;
   kind: "turn_ended";
   /** The keeper's number for the event. Absent for events of the node. */
   link?: LinkSeq | null;
@@ -539,6 +543,8 @@ export interface EventItemTurnEnded {
   /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
   usage?: Usage;
+  /** The value of the last expression, if it can be written as JSON and is small. */
+  value?: ResultValue | null;
 }
 
 export interface EventItemWorkerEnded {
@@ -548,6 +554,8 @@ export interface EventItemWorkerEnded {
   /** The body's length in bytes. */
   bytes?: number;
   cause: string;
+  /** The exit status of the process. For a process that a signal ended: 128 and the signal's number. */
+  exit_code?: number | null;
   kind: "worker_ended";
   /** The limit that ended the worker, if a limit did. */
   limit?: Limit | null;
@@ -556,6 +564,8 @@ export interface EventItemWorkerEnded {
   /** Whether the node requested the restart. The event's turn is the turn that ran on the worker, if any. */
   replaced?: boolean;
   seq: Seq;
+  /** The end of what the turn on the worker wrote to its standard error, if the worker ended in a turn. */
+  stderr?: string;
   text?: string | null;
   /** The turn of the event. Absent for events of the session itself. */
   turn?: TurnNo | null;
@@ -917,6 +927,9 @@ export interface Receipt {
   lost: string[];
 }
 
+/** The value of a turn's last expression, as JSON. The worker that sends it is not trusted: a value over a limit counts as absent. */
+export type ResultValue = unknown;
+
 /** Names one conversation of one engine. At most one turn of a conversation runs at any time. */
 export type ResumeToken = string;
 
@@ -1111,15 +1124,33 @@ export type StopSessions = "end" | "keep";
 /** Where output came from. */
 export type Stream = "stdout" | "stderr" | "result" | "traceback";
 
+/** One stream of a turn's output within a byte budget: the head, the tail, and the number of bytes between them. */
+export interface StreamView {
+  /** The raw bytes in base64, if they are not UTF-8. */
+  base64?: string | null;
+  /** Bytes of this stream that the journal has. */
+  bytes: number;
+  /** Bytes between head and tail that are not shown. */
+  omitted_bytes?: number;
+  /** The whole text, or head, marker and tail. Bytes that are not UTF-8 are shown as U+FFFD. */
+  text: string;
+}
+
 /** The request to run a turn. */
 export interface SubmitTurn {
   code: string;
+  /** The surroundings of the turn: arguments, directory, variables. At most 32 KiB as JSON. Only workers with the capability `context` take it. */
+  context?: TurnContext | null;
   /** How long the turn may run after the worker receives it. Default: the session's deadline, else the node's. */
   deadline_ms?: number | null;
   /** An id that the client chooses. A turn that is sent twice with the same id runs once. */
   id?: TurnId | null;
   /** Maximum output bytes in the reply. */
   output_bytes_max?: number | null;
+  /** Shows the standard error and the traceback on their own as `stderr`, within this many bytes. Default: 0, not shown. */
+  stderr_bytes_max?: number | null;
+  /** Shows the standard output on its own as `stdout`, within this many bytes. Default: 0, not shown. */
+  stdout_bytes_max?: number | null;
   /** How long the reply may wait until the turn ends or asks for input. Default: 0. */
   wait_ms?: number;
 }
@@ -1137,6 +1168,8 @@ export type ToolRule = string;
 export interface Turn {
   displays?: DisplayRef[];
   error?: TurnError | null;
+  /** The exit status of the code. If a signal ended the worker: 128 and the signal's number. Absent until the turn ends, and for workers that report none. */
+  exit_code?: number | null;
   id: TurnId;
   number: TurnNo;
   /** How the turn ended. Absent until it ends. */
@@ -1147,9 +1180,29 @@ export interface Turn {
   refusal?: PolicyRefusal | null;
   session: SessionId;
   state: TurnState;
+  /** The standard error and the traceback on their own, if the request has `stderr_bytes_max`. */
+  stderr?: StreamView | null;
   /** The input that the turn waits for, while it waits. */
   stdin_wait?: StdinWait | null;
+  /** The standard output on its own, if the request has `stdout_bytes_max`. */
+  stdout?: StreamView | null;
   usage?: Usage | null;
+  /** The value of the last expression, if it can be written as JSON in 16 KiB. */
+  value?: ResultValue | null;
+}
+
+/** The surroundings of one turn. Only workers with the capability `context` take one. */
+export interface TurnContext {
+  /** The arguments of the program, without its name. */
+  args?: string[];
+  /** The directory that the turn works in. */
+  cwd?: string | null;
+  /** Environment variables to set for the turn. */
+  env?: Record<string, string>;
+  /** The name of the code in tracebacks, usually the absolute path of its file. */
+  file?: string | null;
+  /** Whether the code runs as a program: as the interpreter runs a file with these arguments. */
+  program?: boolean;
 }
 
 /** What went wrong in a turn. */

@@ -42,6 +42,14 @@ export class TurnResult {
   readonly omittedBytes: number;
   /** The value of the last expression, as a REPL shows it. */
   readonly result: string | undefined;
+  /** The value of the last expression, if it is small and can be written as JSON. */
+  readonly value: unknown;
+  /** The exit status of the code, if its worker reports one. */
+  readonly exitCode: number | undefined;
+  /** The standard output on its own, if the request asked for it. */
+  readonly stdout: string | undefined;
+  /** The standard error and the traceback on their own, if the request asked for them. */
+  readonly stderr: string | undefined;
   readonly error: TurnError | undefined;
   readonly displays: readonly Display[];
   readonly usage: Usage | undefined;
@@ -60,6 +68,10 @@ export class TurnResult {
     this.outputBytes = turn.output.bytes;
     this.omittedBytes = turn.output.omitted_bytes ?? 0;
     this.result = result;
+    this.value = turn.value;
+    this.exitCode = turn.exit_code ?? undefined;
+    this.stdout = turn.stdout?.text;
+    this.stderr = turn.stderr?.text;
     this.error = turn.error ?? undefined;
     this.displays = displays;
     this.usage = turn.usage ?? undefined;

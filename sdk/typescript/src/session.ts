@@ -104,11 +104,12 @@ export class Session {
   /** Submits a turn and returns at once. */
   async submit(
     code: string,
-    options: Pick<RunOptions, "id" | "deadlineMs"> = {},
+    options: Pick<RunOptions, "id" | "deadlineMs" | "context"> = {},
   ): Promise<Turn> {
     const { seq } = await this.look();
-    const { id, deadlineMs } = options;
-    const { number, id: known } = await submitTurn(this.#door, this.id, code, { id, deadlineMs }, 0);
+    const { id, deadlineMs, context } = options;
+    const wanted = { id, deadlineMs, context };
+    const { number, id: known } = await submitTurn(this.#door, this.id, code, wanted, 0);
     return new Turn(this.#door, this.id, known, this.#position, seq, number);
   }
 

@@ -10,6 +10,7 @@ import type {
   StdinWait,
   SubmitTurn,
   Turn as TurnView,
+  TurnContext,
   TurnInput,
 } from "./api.js";
 import type { Call, Door } from "./door.js";
@@ -52,16 +53,25 @@ export interface WaitOptions {
   waitMs?: number | undefined;
   /** The most output bytes in the result. */
   outputBytesMax?: number | undefined;
+  /** Asks for the standard output on its own, within so many bytes. */
+  stdoutBytesMax?: number | undefined;
+  /** Asks for the standard error and the traceback on their own, within so many bytes. */
+  stderrBytesMax?: number | undefined;
 }
+
+/** The byte budgets of a reply. */
+type Budgets = Pick<WaitOptions, "outputBytesMax" | "stdoutBytesMax" | "stderrBytesMax">;
 
 export interface RunOptions extends WaitOptions {
   /** How long the turn may run. Default: no limit. */
   deadlineMs?: number | undefined;
+  /** The turn's arguments, directory, variables and file name. Only some workers take them. */
+  context?: TurnContext | undefined;
   /** The turn's id. Sending the same id again runs the turn once. Default: a new id. */
   id?: string | undefined;
 }
 
-export type StreamOptions = Omit<RunOptions, "waitMs" | "outputBytesMax">;
+export type StreamOptions = Omit<RunOptions, "waitMs" | keyof Budgets>;
 
 /** The position in a session's events, shared by the session and its turns. */
 export interface EventPosition {
@@ -86,7 +96,8 @@ export function submitTurn(
     code,
     wait_ms: waitMs,
     ...(options.deadlineMs === undefined ? {} : { deadline_ms: options.deadlineMs }),
-    ...(options.outputBytesMax === undefined ? {} : { output_bytes_max: options.outputBytesMax }),
+    ...(options.context === undefined ? {} : { context: options.context }),
+    ...budgetsOf(options),
   };
   return door.json<TurnView>({
     method: "POST",
@@ -95,6 +106,16 @@ export function submitTurn(
     repeat: "freely",
     waitMs,
   });
+}
+
+/** The budgets by their names in requests. */
+function budgetsOf(budgets: Budgets): Record<string, number> {
+  const { outputBytesMax, stdoutBytesMax, stderrBytesMax } = budgets;
+  return {
+    ...(outputBytesMax === undefined ? {} : { output_bytes_max: outputBytesMax }),
+    ...(stdoutBytesMax === undefined ? {} : { stdout_bytes_max: stdoutBytesMax }),
+    ...(stderrBytesMax === undefined ? {} : { stderr_bytes_max: stderrBytesMax }),
+  };
 }
 
 /** How long the first request of a wait lets the node wait. */
@@ -115,11 +136,11 @@ export class Turn {
   ) {}
 
   /** The current state of the turn. */
-  look(query: { waitMs?: number; outputBytesMax?: number | undefined } = {}): Promise<TurnView> {
-    const { waitMs, outputBytesMax } = query;
+  look(query: Budgets & { waitMs?: number } = {}): Promise<TurnView> {
+    const { waitMs } = query;
     return this.door.json<TurnView>({
       method: "GET",
-      path: this.#path([], { wait_ms: waitMs, output_bytes_max: outputBytesMax }),
+      path: this.#path([], { wait_ms: waitMs, ...budgetsOf(query) }),
       repeat: "freely",
       waitMs,
     });
@@ -189,9 +210,10 @@ export class Turn {
   async settle(turn: TurnView | undefined, options: WaitOptions): Promise<TurnResult> {
     const until = options.waitMs === undefined ? Infinity : Date.now() + options.waitMs;
     const interrupting = turn === undefined ? this.interruptOn(options.signal) : undefined;
-    const { outputBytesMax } = options;
+    const { outputBytesMax, stdoutBytesMax, stderrBytesMax } = options;
+    const budgets = { outputBytesMax, stdoutBytesMax, stderrBytesMax };
     try {
-      turn ??= await this.look({ waitMs: firstWait(options.waitMs), outputBytesMax });
+      turn ??= await this.look({ waitMs: firstWait(options.waitMs), ...budgets });
       while (turn.state !== "ended") {
         if (turn.state === "awaiting_input" && turn.stdin_wait) {
           await this.#answer(options.onInput, turn.stdin_wait, options.signal);
@@ -199,7 +221,7 @@ export class Turn {
         const left = until - Date.now();
         if (left <= 0) break;
         const waitMs = Math.ceil(Math.min(left, POLL_WAIT_MS));
-        turn = await this.look({ waitMs, outputBytesMax });
+        turn = await this.look({ waitMs, ...budgets });
       }
       return await this.#result(turn);
     } finally {

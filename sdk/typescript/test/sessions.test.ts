@@ -66,6 +66,17 @@ describe("a session", LIMIT, () => {
     });
   });
 
+  test("gives the exit code, the value and the streams apart", async () => {
+    await using s = await w.session();
+    const code = "import os, sys\nprint('out')\nprint('err', file=sys.stderr)\n[os.getcwd(), sys.argv]";
+    const context = { cwd: "/", args: ["a"] };
+    const turn = await s.run(code, { context, stdoutBytesMax: 1000, stderrBytesMax: 1000 });
+    assert.deepEqual(turn.value, ["/", ["-c", "a"]]);
+    assert.deepEqual([turn.exitCode, turn.stdout, turn.stderr], [0, "out\n", "err\n"]);
+    const ended = await s.run("import sys; sys.exit(3)");
+    assert.deepEqual([ended.exitCode, ended.value, ended.stdout], [3, undefined, undefined]);
+  });
+
   test("gives displays with their bytes", async () => {
     await using s = await w.session();
     const turn = await s.run(

@@ -604,6 +604,8 @@ class EventItemTurnAccepted(_EventItemTurnAccepted, total=False):
     base64: Optional[str]
     # The body's length in bytes.
     bytes: int
+    # The surroundings of the turn, in the event with the first part of its code.
+    context: Optional[TurnContext]
     deadline_ms: Optional[int]
     # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
@@ -627,6 +629,8 @@ class EventItemTurnEnded(_EventItemTurnEnded, total=False):
     # The body's length in bytes.
     bytes: int
     error: Optional[TurnError]
+    # The exit status of the code. For a worker that a signal ended: 128 and the signal's number.
+    exit_code: Optional[int]
     # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     receipt: Optional[Receipt]
@@ -636,6 +640,8 @@ class EventItemTurnEnded(_EventItemTurnEnded, total=False):
     # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
     usage: Usage
+    # The value of the last expression, if it can be written as JSON and is small.
+    value: Optional[ResultValue]
 
 
 class _EventItemWorkerEnded(TypedDict):
@@ -650,12 +656,16 @@ class EventItemWorkerEnded(_EventItemWorkerEnded, total=False):
     base64: Optional[str]
     # The body's length in bytes.
     bytes: int
+    # The exit status of the process. For a process that a signal ended: 128 and the signal's number.
+    exit_code: Optional[int]
     # The limit that ended the worker, if a limit did.
     limit: Optional[Limit]
     # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     # Whether the node requested the restart. The event's turn is the turn that ran on the worker, if any.
     replaced: bool
+    # The end of what the turn on the worker wrote to its standard error, if the worker ended in a turn.
+    stderr: str
     text: Optional[str]
     # The turn of the event. Absent for events of the session itself.
     turn: Optional[TurnNo]
@@ -1070,6 +1080,9 @@ class Receipt(TypedDict):
     kept: list[str]
     lost: list[str]
 
+# The value of a turn's last expression, as JSON. The worker that sends it is not trusted: a value over a limit counts as absent.
+ResultValue = Any
+
 # Names one conversation of one engine. At most one turn of a conversation runs at any time.
 ResumeToken = str
 
@@ -1289,6 +1302,22 @@ StopSessions = Literal["end", "keep"]
 Stream = Literal["stdout", "stderr", "result", "traceback"]
 
 
+class _StreamView(TypedDict):
+    # Bytes of this stream that the journal has.
+    bytes: int
+    # The whole text, or head, marker and tail. Bytes that are not UTF-8 are shown as U+FFFD.
+    text: str
+
+
+class StreamView(_StreamView, total=False):
+    """One stream of a turn's output within a byte budget: the head, the tail, and the number of bytes between them."""
+
+    # The raw bytes in base64, if they are not UTF-8.
+    base64: Optional[str]
+    # Bytes between head and tail that are not shown.
+    omitted_bytes: int
+
+
 class _SubmitTurn(TypedDict):
     code: str
 
@@ -1296,12 +1325,18 @@ class _SubmitTurn(TypedDict):
 class SubmitTurn(_SubmitTurn, total=False):
     """The request to run a turn."""
 
+    # The surroundings of the turn: arguments, directory, variables. At most 32 KiB as JSON. Only workers with the capability `context` take it.
+    context: Optional[TurnContext]
     # How long the turn may run after the worker receives it. Default: the session's deadline, else the node's.
     deadline_ms: Optional[int]
     # An id that the client chooses. A turn that is sent twice with the same id runs once.
     id: Optional[TurnId]
     # Maximum output bytes in the reply.
     output_bytes_max: Optional[int]
+    # Shows the standard error and the traceback on their own as `stderr`, within this many bytes. Default: 0, not shown.
+    stderr_bytes_max: Optional[int]
+    # Shows the standard output on its own as `stdout`, within this many bytes. Default: 0, not shown.
+    stdout_bytes_max: Optional[int]
     # How long the reply may wait until the turn ends or asks for input. Default: 0.
     wait_ms: int
 
@@ -1329,14 +1364,35 @@ class Turn(_Turn, total=False):
 
     displays: list[DisplayRef]
     error: Optional[TurnError]
+    # The exit status of the code. If a signal ended the worker: 128 and the signal's number. Absent until the turn ends, and for workers that report none.
+    exit_code: Optional[int]
     # How the turn ended. Absent until it ends.
     outcome: Optional[Outcome]
     receipt: Optional[Receipt]
-    # What the policy refused in the turn, if that made it fail.
-    refusal: Optional[PolicyRefusal]
+    # The standard error and the traceback on their own, if the request has `stderr_bytes_max`.
+    stderr: Optional[StreamView]
     # The input that the turn waits for, while it waits.
     stdin_wait: Optional[StdinWait]
+    # The standard output on its own, if the request has `stdout_bytes_max`.
+    stdout: Optional[StreamView]
     usage: Optional[Usage]
+    # The value of the last expression, if it can be written as JSON in 16 KiB.
+    value: Optional[ResultValue]
+
+
+class TurnContext(TypedDict, total=False):
+    """The surroundings of one turn. Only workers with the capability `context` take one."""
+
+    # The arguments of the program, without its name.
+    args: list[str]
+    # The directory that the turn works in.
+    cwd: Optional[str]
+    # Environment variables to set for the turn.
+    env: dict[str, str]
+    # The name of the code in tracebacks, usually the absolute path of its file.
+    file: Optional[str]
+    # Whether the code runs as a program: as the interpreter runs a file with these arguments.
+    program: bool
 
 
 class _TurnError(TypedDict):

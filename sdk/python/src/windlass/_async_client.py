@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from types import TracebackType
-from typing import Any, AsyncIterator, Awaitable, Callable, Literal, Mapping, Optional, Union
+from typing import Any, AsyncIterator, Awaitable, Callable, Literal, Mapping, Optional, Sequence, Union
 
 from . import _address
 from . import _api as api
@@ -23,8 +23,14 @@ from ._providers import FileProvider, HostProviders, HttpProvider, LookupProvide
 from ._results import OutputRange, TurnResult, input_of
 from ._tool import Function, Tool, tool
 from ._transport import Transport
-from ._request_bodies import PathText, PolicyArgument, session_body, turn_body
-from ._verbose import CallPrinter
+from ._request_bodies import (
+    PathText,
+    PolicyArgument,
+    budgets_of,
+    context_of,
+    session_body,
+    turn_body,
+)
 
 #: How long to wait for the interrupt of a turn whose task was cancelled, in seconds.
 INTERRUPT_WAIT = 5.0
@@ -201,16 +207,25 @@ class AsyncSession:
         on_input: Optional[AsyncOnInput] = None,
         deadline: Optional[float] = None,
         output_bytes_max: Optional[int] = None,
+        stdout_bytes_max: Optional[int] = None,
+        stderr_bytes_max: Optional[int] = None,
+        file: Optional[PathText] = None,
+        args: Optional[Sequence[str]] = None,
+        cwd: Optional[PathText] = None,
+        env: Optional[Mapping[str, str]] = None,
+        program: bool = False,
     ) -> TurnResult:
         """Runs code and waits until it has ended; see `Session.run`. Cancelling the task interrupts the
         turn."""
         await self._declare()
-        body = turn_body(code, deadline, output_bytes_max, wait=calls.POLL_WAIT)
+        budgets = budgets_of(output_bytes_max, stdout_bytes_max, stderr_bytes_max)
+        context = context_of(file, args, cwd, env, program)
+        body = turn_body(code, deadline, budgets, context, wait=calls.POLL_WAIT)
         answer = on_input if on_input is not None else _no_input
         try:
             first = await self._transport.perform(calls.submit(self.id, body))
             turn = AsyncTurn(self._transport, self.id, first, self._seen)
-            ended = await turn._settle(first, answer, None, output_bytes_max)
+            ended = await turn._settle(first, answer, None, budgets)
         except WindlassError:
             raise
         except BaseException:
@@ -224,7 +239,7 @@ class AsyncSession:
         """Starts a turn and returns at once."""
         await self._declare()
         after = (await self._transport.perform(calls.look(self.id)))["seq"]
-        body = turn_body(code, deadline, None, wait=0)
+        body = turn_body(code, deadline, {}, wait=0)
         turn = await self._transport.perform(calls.submit(self.id, body))
         return AsyncTurn(self._transport, self.id, turn, after)
 
@@ -368,7 +383,7 @@ class AsyncTurn:
     ) -> TurnResult:
         """Waits until the turn has ended; see `Turn.wait`."""
         until = None if timeout is None else time.monotonic() + timeout
-        ended = await self._settle(await self._look(0), on_input, until, None)
+        ended = await self._settle(await self._look(0), on_input, until, {})
         return (await self._transport.perform(calls.finished(ended, self._after)))[0]
 
     async def look(self) -> api.Turn:
@@ -387,8 +402,8 @@ class AsyncTurn:
         """The turn's events, from the first to its `TurnEnded`."""
         return AsyncEventStream(self._transport, Follower(self.session, self._after, self.number))
 
-    async def _look(self, wait: float, output_bytes_max: Optional[int] = None) -> api.Turn:
-        asked = calls.turn(self.session, self.id, wait, output_bytes_max)
+    async def _look(self, wait: float, budgets: Mapping[str, int] = calls.NO_BUDGETS) -> api.Turn:
+        asked = calls.turn(self.session, self.id, wait, budgets)
         return await self._transport.perform(asked)
 
     async def _settle(
@@ -396,7 +411,7 @@ class AsyncTurn:
         turn: api.Turn,
         on_input: Optional[AsyncOnInput],
         until: Optional[float],
-        output_bytes_max: Optional[int],
+        budgets: Mapping[str, int],
     ) -> api.Turn:
         while turn["state"] != "ended":
             asked = turn.get("stdin_wait") if turn["state"] == "awaiting_input" else None
@@ -410,7 +425,7 @@ class AsyncTurn:
                 if wait <= 0:
                     message = f"turn {self.id} has not ended yet"
                     raise Timeout("timeout", message, "wait again, or interrupt it")
-            turn = await self._look(max(wait, 0.001), output_bytes_max)
+            turn = await self._look(max(wait, 0.001), budgets)
         return turn
 
     def __repr__(self) -> str:

@@ -8,6 +8,7 @@ import json
 import secrets
 import time
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Callable, Generator, Iterable, Mapping, Optional, TypeVar, Union, cast
 
 from . import _api as api
@@ -34,6 +35,9 @@ PAUSE_MAX = 0.2
 #: An attempt that lasted longer than this had reached a node: its failure starts a new outage, in
 #: seconds.
 OUTAGE_OVER = 1.0
+
+#: Byte budgets of a reply, by their names in requests: none.
+NO_BUDGETS: Mapping[str, int] = MappingProxyType({})
 
 T = TypeVar("T")
 
@@ -276,12 +280,11 @@ def submit(session: str, turn: api.SubmitTurn) -> Flow[api.Turn]:
 
 
 def turn(
-    session: str, turn: str, wait: float, output_bytes_max: Optional[int] = None
+    session: str, turn: str, wait: float, budgets: Mapping[str, int] = NO_BUDGETS
 ) -> Flow[api.Turn]:
+    """`budgets` has `output_bytes_max` and its like, as in `SubmitTurn`."""
     wait_ms = int(wait * 1000) or None
-    where = path(
-        "sessions", session, "turns", turn, wait_ms=wait_ms, output_bytes_max=output_bytes_max
-    )
+    where = path("sessions", session, "turns", turn, wait_ms=wait_ms, **budgets)
     return cast(api.Turn, (yield Call("GET", where, wait=ANSWER_WAIT + wait)).json())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Any, Callable, Iterator, Literal, Mapping, Optional, Union
+from typing import Any, Callable, Iterator, Literal, Mapping, Optional, Sequence, Union
 
 from . import _address
 from . import _api as api
@@ -20,8 +20,14 @@ from ._providers import FileProvider, HostProviders, HttpProvider, LookupProvide
 from ._results import OutputRange, TurnResult, input_of
 from ._tool import Function, tool
 from ._transport import Stream, Transport
-from ._request_bodies import PathText, PolicyArgument, session_body, turn_body
-from ._verbose import CallPrinter
+from ._request_bodies import (
+    PathText,
+    PolicyArgument,
+    budgets_of,
+    context_of,
+    session_body,
+    turn_body,
+)
 
 #: Answers the code's `input()`. Gets the prompt, and whether the answer is a secret.
 OnInput = Callable[[str, bool], Optional[str]]
@@ -190,19 +196,32 @@ class Session:
         on_input: Optional[OnInput] = None,
         deadline: Optional[float] = None,
         output_bytes_max: Optional[int] = None,
+        stdout_bytes_max: Optional[int] = None,
+        stderr_bytes_max: Optional[int] = None,
+        file: Optional[PathText] = None,
+        args: Optional[Sequence[str]] = None,
+        cwd: Optional[PathText] = None,
+        env: Optional[Mapping[str, str]] = None,
+        program: bool = False,
     ) -> TurnResult:
         """Runs code and waits until it has ended, with any outcome.
 
         `on_input(prompt, secret)` answers the code's `input()`; without it the code finds the end
         of its input. `deadline` is in seconds, for the run time. Breaking the wait off (Ctrl-C)
         interrupts the turn.
+
+        `stdout_bytes_max` and `stderr_bytes_max` ask for the two streams apart, within so many
+        bytes. `cwd` and `env` hold for this turn only, `file` names the code in tracebacks, and
+        `args` are its arguments. With `program` the code runs as its interpreter runs a file.
         """
-        body = turn_body(code, deadline, output_bytes_max, wait=calls.POLL_WAIT)
+        budgets = budgets_of(output_bytes_max, stdout_bytes_max, stderr_bytes_max)
+        context = context_of(file, args, cwd, env, program)
+        body = turn_body(code, deadline, budgets, context, wait=calls.POLL_WAIT)
         answer = on_input if on_input is not None else _no_input
         try:
             first = self._transport.perform(calls.submit(self.id, body))
             turn = Turn(self._transport, self.id, first, self._seen)
-            ended = turn._settle(first, answer, None, output_bytes_max)
+            ended = turn._settle(first, answer, None, budgets)
         except WindlassError:
             raise
         except BaseException:
@@ -215,7 +234,7 @@ class Session:
     def submit(self, code: str, *, deadline: Optional[float] = None) -> Turn:
         """Starts a turn and returns at once."""
         after = self._transport.perform(calls.look(self.id))["seq"]
-        body = turn_body(code, deadline, None, wait=0)
+        body = turn_body(code, deadline, {}, wait=0)
         return Turn(
             self._transport, self.id, self._transport.perform(calls.submit(self.id, body)), after
         )
@@ -360,7 +379,7 @@ class Turn:
         """Waits until the turn has ended. Raises `Timeout` after `timeout` seconds (the turn
         continues), and `InputNeeded` if the turn asks for input and there is no `on_input`."""
         until = None if timeout is None else time.monotonic() + timeout
-        ended = self._settle(self._look(0), on_input, until, None)
+        ended = self._settle(self._look(0), on_input, until, {})
         return self._transport.perform(calls.finished(ended, self._after))[0]
 
     def look(self) -> api.Turn:
@@ -379,15 +398,15 @@ class Turn:
         """The turn's events, from the first to its `TurnEnded`."""
         return EventStream(self._transport, Follower(self.session, self._after, self.number))
 
-    def _look(self, wait: float, output_bytes_max: Optional[int] = None) -> api.Turn:
-        return self._transport.perform(calls.turn(self.session, self.id, wait, output_bytes_max))
+    def _look(self, wait: float, budgets: Mapping[str, int] = calls.NO_BUDGETS) -> api.Turn:
+        return self._transport.perform(calls.turn(self.session, self.id, wait, budgets))
 
     def _settle(
         self,
         turn: api.Turn,
         on_input: Optional[OnInput],
         until: Optional[float],
-        output_bytes_max: Optional[int],
+        budgets: Mapping[str, int],
     ) -> api.Turn:
         while turn["state"] != "ended":
             asked = turn.get("stdin_wait") if turn["state"] == "awaiting_input" else None
@@ -401,7 +420,7 @@ class Turn:
                 if wait <= 0:
                     message = f"turn {self.id} has not ended yet"
                     raise Timeout("timeout", message, "wait again, or interrupt it")
-            turn = self._look(max(wait, 0.001), output_bytes_max)
+            turn = self._look(max(wait, 0.001), budgets)
         return turn
 
     def __repr__(self) -> str:

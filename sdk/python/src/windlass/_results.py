@@ -57,6 +57,14 @@ class TurnResult:
     #: Bytes of output in all, and how many of them are not in `output`.
     output_bytes: int = 0
     omitted_bytes: int = 0
+    #: The exit status of the code; None if its worker reports none.
+    exit_code: Optional[int] = None
+    #: The value of the last expression, if it is small and can be written as JSON; else None.
+    value: Any = None
+    #: Standard output, and standard error with the traceback, each on its own; None unless the
+    #: request asked for them.
+    stdout: Optional[str] = None
+    stderr: Optional[str] = None
     #: Resources that the turn used, and what was lost with it.
     usage: Optional[api.Usage] = field(default=None, repr=False)
     receipt: Optional[api.Receipt] = None
@@ -117,11 +125,19 @@ def result_of(
         displays=displays,
         output_bytes=view["bytes"],
         omitted_bytes=view.get("omitted_bytes", 0),
+        exit_code=turn.get("exit_code"),
+        value=turn.get("value"),
+        stdout=_text_of(turn.get("stdout")),
+        stderr=_text_of(turn.get("stderr")),
         usage=turn.get("usage"),
         receipt=turn.get("receipt"),
         refusal=turn.get("refusal"),
         raw=turn,
     )
+
+
+def _text_of(view: Optional[api.StreamView]) -> Optional[str]:
+    return None if view is None else view["text"]
 
 
 def input_of(text: str | bytes | None) -> api.TurnInput:
