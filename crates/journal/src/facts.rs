@@ -8,6 +8,7 @@ use windlass_protocol::confinement::Confinement;
 use windlass_protocol::event::{
     DropReason, EventKind, Receipt, StartFigures, StartedBy, StopCause, TurnError, Usage,
 };
+use windlass_protocol::refusal::PolicyRefusal;
 use windlass_protocol::turn::ResultValue;
 use windlass_protocol::{CallNo, Epoch, Event, LinkSeq, Outcome, Seq, SessionId, TurnId, TurnNo};
 
@@ -147,6 +148,8 @@ pub struct TurnRecord {
     pub error: Option<TurnError>,
     pub usage: Usage,
     pub receipt: Option<Receipt>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<PolicyRefusal>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     #[serde(
@@ -465,7 +468,8 @@ impl SessionFacts {
     }
 
     fn finish(&mut self, event: &Event) -> Option<TurnRecord> {
-        let EventKind::TurnEnded { outcome, error, usage, receipt, exit_code, value } = &event.kind
+        let EventKind::TurnEnded { outcome, error, usage, receipt, refusal, exit_code, value } =
+            &event.kind
         else {
             return None;
         };
@@ -483,6 +487,7 @@ impl SessionFacts {
             error: error.clone(),
             usage: *usage,
             receipt: receipt.clone(),
+            refusal: refusal.as_deref().cloned(),
             exit_code: *exit_code,
             value: value.clone(),
             displays: turn.displays,

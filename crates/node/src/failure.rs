@@ -204,12 +204,8 @@ pub fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::Forbidden => {
             "use a token with the scope that the message names: `windlass token create NAME --scope SCOPE` makes one on the node's machine"
         }
-        ErrorCode::ProtocolError => {
-            "report it to the worker's author, who can use `windlass worker check`; create a new session"
-        }
-        ErrorCode::WorkerDied => {
-            "the session has a fresh worker: set the state up again; look for a crash, os._exit or out of memory"
-        }
+        ErrorCode::ProtocolError => PROTOCOL_ERROR,
+        ErrorCode::WorkerDied => WORKER_DIED,
         ErrorCode::KeeperLost => "create a new session; its output until then can still be read",
         ErrorCode::DeadlinePassed => "give the turn a longer deadline, or do less in it",
         ErrorCode::Unstoppable => "the session has a fresh worker: set the state up again",
@@ -224,9 +220,7 @@ pub fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::ToolHostGone => TOOL_HOST_GONE,
         ErrorCode::ToolCancelled => "call again, in a turn that goes on",
         ErrorCode::WouldDeadlock => WOULD_DEADLOCK,
-        ErrorCode::VersionMismatch => {
-            "restart the node with the same release: `windlass down --keep-sessions`, then `windlass up`"
-        }
+        ErrorCode::VersionMismatch => VERSION_MISMATCH,
         ErrorCode::ShuttingDown => "try again; the next command starts a node",
         ErrorCode::AlreadyRunning => "use the node that runs, or stop it with `windlass down`",
         ErrorCode::NotFound => "GET /v1/openapi.json lists what there is",
@@ -236,6 +230,14 @@ pub fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::Internal => "look at the node's log and report it",
     }
 }
+
+const PROTOCOL_ERROR: &str =
+    "report it to the worker's author, who can use `windlass worker check`; create a new session";
+
+const WORKER_DIED: &str = "the session has a fresh worker: set the state up again; look for a crash, os._exit or out of memory";
+
+const VERSION_MISMATCH: &str =
+    "restart the node with the same release: `windlass down --keep-sessions`, then `windlass up`";
 
 const FORK_LIMIT: &str = "fork one of its twins: each can be forked as often again as the original could when it was made";
 

@@ -131,7 +131,7 @@ async fn open_tcp_door(
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let gate = TcpGate::new(address, config.token_file(), config.named_tokens_file())?;
-    listeners.push(Listener::Tcp(listener, gate));
+    listeners.push(Listener::Tcp(listener, Box::new(gate)));
     Ok(Some(address))
 }
 

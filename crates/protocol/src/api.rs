@@ -19,7 +19,7 @@ pub use files::{
     FileEventKind, FileKind, FileList, FileWritten, FilesQuery, WatchQuery, WrittenBack,
 };
 pub use forks::{CopyScope, ForkSession, ForkedSession, LeftOutDirectory, LeftOutReason};
-pub use output::{OutputView, StreamView};
+pub use output::{OutputView, SearchMatch, SearchQuery, SearchResult, StreamView};
 pub use secrets::{SecretInfo, SecretList, SessionSecretRules, SetSecretRules};
 pub use servers::{
     Server, ServerList, ServerSessions, ServerState, ServersQuery, SessionTool, SessionTools,
@@ -497,34 +497,6 @@ pub struct OutputQuery {
     /// Instead of a range: this many bytes from the end.
     #[serde(default)]
     pub tail: Option<u64>,
-}
-
-/// What to search for in the output.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
-pub struct SearchQuery {
-    /// The text to find, compared byte by byte.
-    pub query: String,
-    #[serde(default)]
-    pub turn: Option<String>,
-    /// Maximum number of matches. Default: 100, maximum: 1000.
-    #[serde(default)]
-    pub limit: Option<usize>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct SearchResult {
-    pub matches: Vec<SearchMatch>,
-    /// Whether more matches follow the last one.
-    pub more: bool,
-}
-
-/// A line that contains the text.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct SearchMatch {
-    /// The offset of the match in the session's output.
-    pub offset: u64,
-    /// The line around the match, cut to 512 bytes.
-    pub line: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

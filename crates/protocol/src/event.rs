@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::confinement::Confinement;
 use crate::policy::Limit;
+use crate::refusal::PolicyRefusal;
 use crate::turn::{ResultValue, TurnContext};
 use crate::worker::StartupFigures;
 use crate::{CallNo, ErrorCode, LinkSeq, Seq, TurnId, TurnNo};
@@ -106,6 +107,9 @@ pub enum EventKind {
         usage: Usage,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         receipt: Option<Receipt>,
+        /// What the policy refused in the turn, if that made it fail.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        refusal: Option<Box<PolicyRefusal>>,
         /// The exit status of the code. For a worker that a signal ended: 128 and the signal's number.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         exit_code: Option<i32>,

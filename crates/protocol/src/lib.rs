@@ -34,6 +34,7 @@ pub mod server_holder;
 pub mod storage;
 pub mod text;
 pub mod turn;
+pub mod variables;
 pub mod worker;
 
 pub use error::ErrorCode;

@@ -268,7 +268,7 @@ impl SessionFollower {
                 let note = counted(bytes, OUTPUT_BYTE_DROPPED, OUTPUT_BYTES_DROPPED);
                 person.terminal.note(&note)?;
             }
-            EventKind::TurnEnded { outcome, error, receipt, exit_code, .. } => {
+            EventKind::TurnEnded { outcome, error, receipt, refusal, exit_code, .. } => {
                 if self.shown != Shown::Program {
                     person.terminal.end_line()?;
                 }

@@ -56,7 +56,7 @@ impl ReplEditor {
     /// Remembers the names and attributes of an input, for completion.
     pub fn remember(&mut self, source: &str) {
         let mut after_dot = false;
-        for Token { kind, text } in Tokens(source) {
+        for SourceToken { kind, text } in Tokens(source) {
             if kind == TokenKind::Name && text.len() <= WORD_BYTES_MAX {
                 let words = if after_dot { &mut self.attributes } else { &mut self.names };
                 if words.len() < WORDS_MAX {
@@ -97,7 +97,7 @@ impl ReplEditor {
 /// The line with colours.
 fn painted(line: &str) -> String {
     let mut painted = String::with_capacity(line.len() + 64);
-    for Token { kind, text } in Tokens(line) {
+    for SourceToken { kind, text } in Tokens(line) {
         let colour = match kind {
             TokenKind::Name if KEYWORDS.split_ascii_whitespace().any(|one| one == text) => "35",
             TokenKind::String => "32",
@@ -148,7 +148,7 @@ impl Highlighter for ReplEditor {
 
 /// A piece of Python source. All pieces together are the source.
 #[derive(Debug)]
-struct Token<'s> {
+struct SourceToken<'s> {
     kind: TokenKind,
     text: &'s str,
 }
@@ -167,9 +167,9 @@ enum TokenKind {
 struct Tokens<'s>(&'s str);
 
 impl<'s> Iterator for Tokens<'s> {
-    type Item = Token<'s>;
+    type Item = SourceToken<'s>;
 
-    fn next(&mut self) -> Option<Token<'s>> {
+    fn next(&mut self) -> Option<SourceToken<'s>> {
         let source = self.0;
         let first = source.chars().next()?;
         let (kind, length) = match first {
@@ -193,7 +193,7 @@ impl<'s> Iterator for Tokens<'s> {
         };
         let (text, rest) = source.split_at(length);
         self.0 = rest;
-        Some(Token { kind, text })
+        Some(SourceToken { kind, text })
     }
 }
 

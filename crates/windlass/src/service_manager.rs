@@ -3,7 +3,6 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
@@ -40,7 +39,7 @@ pub fn take_listener() -> Result<Option<UnixListener>, PassedSocketError> {
     if !is_unix || !socket_acceptconn(&socket).map_err(failed)? {
         return Err(PassedSocketError::NotListening);
     }
-    Ok(Some(UnixListener::from(OwnedFd::from(socket))))
+    Ok(Some(UnixListener::from(socket)))
 }
 
 /// The value of `LISTEN_FDS`, if `LISTEN_PID` names this process. A process inherits variables that are for its parent.

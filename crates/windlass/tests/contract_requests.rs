@@ -86,7 +86,7 @@ async fn contract_57_a_late_body_does_not_break_the_connection() {
         ("GET", at(""), 200),
         ("POST", at("/reset"), 200),
         ("POST", "/v1/nothing".to_owned(), 404),
-        ("PATCH", at(""), 404),
+        ("PATCH", at(""), 405),
         ("POST", at("/turns/%ff/interrupt"), 400),
         ("DELETE", at("/files/none"), 404),
         ("DELETE", at(""), 200),

@@ -23,6 +23,32 @@ class Sessions(NodeCase):
         self.assertIs(turn.raise_for_error(), turn)
         self.assertGreater(turn.usage["wall_ms"], 0)
 
+    def test_lists_of_the_node_are_typed_objects(self):
+        client = self.client()
+        kinds = {worker["name"] for worker in client.workers()}
+        self.assertLessEqual({"python", "shell"}, kinds)
+        self.session(client).run("1")
+        self.assertIsInstance(client.environments(wait=0.01), list)
+
+    def test_relative_paths_are_those_of_the_client(self):
+        here = os.path.realpath(self.base)
+        os.makedirs(f"{here}/work")
+        before = os.getcwd()
+        os.chdir(here)
+        self.addCleanup(os.chdir, before)
+        policy = {"writable": ["out", "~/windlass-not-there"], "hidden": [Path("keys")]}
+        os.makedirs(f"{here}/out")
+        session = self.client().session(
+            workspace="work", interpreter=os.path.relpath(python(), here), policy=policy
+        )
+        self.addCleanup(session.close)
+        info = session.info()
+        self.assertEqual(info["workspace"], f"{here}/work")
+        self.assertIn(f"{here}/out", info["policy"]["writable"])
+        self.assertIn(f"{here}/keys", info["policy"]["hidden"])
+        turn = session.run(f"open({here + '/out/file'!r}, 'w').write('x')")
+        self.assertEqual(turn.result, "1", turn.output)
+
     def test_a_turn_has_an_exit_code_a_value_and_its_streams_apart(self):
         code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\n{'a': [1, 2.5, None]}"
         turn = self.session().run(code, stdout_bytes_max=1000, stderr_bytes_max=1000)

@@ -6,7 +6,7 @@ pub fn difference(shown: &str, real: &str) -> Option<String> {
     let (mut shown, mut real) = (lines(shown).peekable(), lines(real).peekable());
     while let Some(line) = shown.next() {
         if line.trim() == "..." {
-            let Some(next) = shown.peek() else { return None };
+            let next = shown.peek()?;
             while real.peek().is_some_and(|line| !is_like(next, line)) {
                 real.next();
             }

@@ -92,6 +92,7 @@ fn ended(turn: u64) -> NewEvent {
         error: None,
         usage: Usage { wall_ms: 1.5, ..Usage::default() },
         receipt: None,
+        refusal: None,
         exit_code: None,
         value: None,
     };

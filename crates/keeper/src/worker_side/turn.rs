@@ -359,8 +359,9 @@ impl WorkerSide {
             let reason = "unknown, or for another turn".to_owned();
             node.tell(Some(turn), EventKind::MessagesDropped { count, reason }, Bytes::new());
         }
-        let (outcome, receipt) = (outcome.into(), None);
-        let ended = EventKind::TurnEnded { outcome, error, usage, receipt, exit_code, value };
+        let (outcome, receipt, refusal) = (outcome.into(), None, None);
+        let ended =
+            EventKind::TurnEnded { outcome, error, usage, receipt, refusal, exit_code, value };
         node.tell(Some(turn), ended, Bytes::new());
         self.watch.turn_changed();
     }

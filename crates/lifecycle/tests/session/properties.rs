@@ -287,8 +287,9 @@ fn record(effect: SessionEffect) -> Option<(Option<TurnNo>, EventKind)> {
                 |code| TurnError { code: Some(code), name: String::new(), message: String::new() };
             let receipt = (loss == Loss::State).then(|| Receipt { kept: vec![], lost: vec![] });
             let (error, usage) = (code.map(named), Usage::default());
-            let (exit_code, value) = (None, None);
-            let ended = EventKind::TurnEnded { outcome, error, usage, receipt, exit_code, value };
+            let (refusal, exit_code, value) = (None, None, None);
+            let ended =
+                EventKind::TurnEnded { outcome, error, usage, receipt, refusal, exit_code, value };
             Some((Some(turn), ended))
         }
         SessionEffect::End { reason } => {

@@ -51,7 +51,7 @@ pub(crate) enum Listener {
     /// For programs of the same user; the kernel tells the peer's user.
     Socket(UnixListener),
     /// For clients with the token.
-    Tcp(TcpListener, TcpGate),
+    Tcp(TcpListener, Box<TcpGate>),
 }
 
 /// Accepts connections until the node stops. `descriptors` is the node's limit of open descriptors. `doors`

@@ -166,12 +166,8 @@ fn checked_context(context: Box<TurnContext>) -> Answer<Box<TurnContext>> {
         return Err(Failure::new(ErrorCode::MessageTooLarge, message).into());
     }
     let TurnContext { file, args, cwd, env, .. } = &*context;
-    let mut texts = file
-        .iter()
-        .chain(args)
-        .chain(cwd)
-        .chain(env.iter().flat_map(|(name, value)| [name, value]));
-    if texts.any(|text| text.contains('\0')) {
+    let variables = env.iter().flat_map(|(name, value)| [name, value]);
+    if file.iter().chain(args).chain(cwd).chain(variables).any(|text| text.contains('\0')) {
         return Err(bad_request("a text in the context has a zero byte".to_owned()));
     }
     if let Some(name) = env.keys().find(|name| name.is_empty() || name.contains('=')) {
@@ -359,10 +355,11 @@ async fn present(
         }
     };
     let (mut outcome, mut error, mut usage, mut receipt) = (None, None, None, None);
-    let (mut exit_code, mut value) = (None, None);
+    let (mut refusal, mut exit_code, mut value) = (None, None, None);
     if let Some(end) = turn.end {
         (outcome, error, usage) = (Some(end.outcome), end.error, Some(end.usage));
-        (receipt, exit_code, value) = (end.receipt, end.exit_code, end.value);
+        (receipt, refusal) = (end.receipt, end.refusal);
+        (exit_code, value) = (end.exit_code, end.value);
     }
     Ok(Turn {
         id: turn.id,

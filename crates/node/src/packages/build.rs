@@ -139,6 +139,7 @@ async fn run_program(handle: &SessionHandle) -> Result<Snapshot, Failure> {
         Request::Submit(SubmitRequest {
             id: None,
             code: Bytes::from_static(PROGRAM.as_bytes()),
+            context: None,
             deadline_ms: u64::try_from(BUILD_MAX.as_millis()).ok(),
             within: None,
             until: Until::Settled,

@@ -146,7 +146,7 @@ impl Actor {
         ended.stdin_wait = None;
         ended.extent = extent;
         ended.request = TurnRequest::default();
-        let end = TurnEnd { outcome, error, usage, receipt, exit_code, value };
+        let end = TurnEnd { outcome, error, usage, receipt, refusal, exit_code, value };
         ended.end = Some(end.clone());
         let kind = end.into_event();
         self.round.record_from_keeper(reported.link, Some(turn), kind, Bytes::new());

@@ -276,8 +276,9 @@ mod tests {
 
     fn ended(turn: u64, link: u64) -> NewEvent {
         let (outcome, usage) = (Outcome::Ok, Usage::default());
-        let end =
-            TurnEnd { outcome, error: None, usage, receipt: None, exit_code: None, value: None };
+        let (error, receipt, refusal) = (None, None, None);
+        let (exit_code, value) = (None, None);
+        let end = TurnEnd { outcome, error, usage, receipt, refusal, exit_code, value };
         event(turn, link, end.into_event(), "")
     }
 

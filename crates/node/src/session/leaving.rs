@@ -197,8 +197,8 @@ pub(super) fn records_of_loss(
                 let receipt = (loss == Loss::State).then(|| receipts::state_lost(id));
                 let error = code.map(|code| limits::explain(code, None));
                 let usage = Usage::default();
-                let (exit_code, value) = (None, None);
-                let end = TurnEnd { outcome, error, usage, receipt, exit_code, value };
+                let (refusal, exit_code, value) = (None, None, None);
+                let end = TurnEnd { outcome, error, usage, receipt, refusal, exit_code, value };
                 Some(record(Some(turn), end.into_event()))
             }
             SessionEffect::End { reason } => {

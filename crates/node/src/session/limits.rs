@@ -30,7 +30,10 @@ impl LimitReports {
     /// Notes a keeper's event, before the lifecycle decides about it.
     pub fn note(&mut self, kind: &EventKind) {
         match kind {
-            EventKind::LimitReached { message, .. } => self.message.clone_from(message),
+            EventKind::LimitReached { limit, message } => {
+                self.message.clone_from(message);
+                self.reached = Some(*limit);
+            }
             EventKind::WorkerEnded { limit, cause, exit_code, stderr, .. } => {
                 self.cause.clone_from(cause);
                 self.exit_code = *exit_code;

@@ -12,6 +12,7 @@ use windlass_protocol::link::AttachReply;
 use super::deadlines::Deadlines;
 use super::limits::LimitReports;
 use super::output_ends::OutputEnds;
+use super::refusals::RefusalWatch;
 use super::turns::{Snapshot, Turn, TurnRequest, Turns};
 use super::{LATE, ReplySender};
 

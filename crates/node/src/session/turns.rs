@@ -10,6 +10,7 @@ use windlass_protocol::api::{DisplayRef, StdinWait, TurnState};
 use windlass_protocol::event::{EventKind, Receipt, TurnError, Usage};
 use windlass_protocol::host::Within;
 use windlass_protocol::limits::INPUT_BYTES_MAX;
+use windlass_protocol::refusal::PolicyRefusal;
 use windlass_protocol::turn::{ResultValue, TurnContext};
 use windlass_protocol::{Outcome, TurnId, TurnNo};
 
@@ -85,14 +86,16 @@ pub(crate) struct TurnEnd {
     pub error: Option<TurnError>,
     pub usage: Usage,
     pub receipt: Option<Receipt>,
+    pub refusal: Option<PolicyRefusal>,
     pub exit_code: Option<i32>,
     pub value: Option<ResultValue>,
 }
 
 impl TurnEnd {
     pub fn into_event(self) -> EventKind {
-        let Self { outcome, error, usage, receipt, exit_code, value } = self;
-        EventKind::TurnEnded { outcome, error, usage, receipt, exit_code, value }
+        let Self { outcome, error, usage, receipt, refusal, exit_code, value } = self;
+        let refusal = refusal.map(Box::new);
+        EventKind::TurnEnded { outcome, error, usage, receipt, refusal, exit_code, value }
     }
 }
 
@@ -133,6 +136,7 @@ impl Turn {
             error: record.error,
             usage: record.usage,
             receipt: record.receipt,
+            refusal: record.refusal,
             exit_code: record.exit_code,
             value: record.value,
         });

@@ -1,7 +1,7 @@
-//! The output of a turn in a reply: all of it, or one stream, within a byte budget.
+//! The output of a turn in a reply: all of it, or one stream, within a byte budget. The search in it.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 /// A turn's output within a byte budget: the head, the tail, and the number of bytes between them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -34,4 +34,32 @@ pub struct StreamView {
     /// The raw bytes in base64, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base64: Option<String>,
+}
+
+/// What to search for in the output.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
+pub struct SearchQuery {
+    /// The text to find, compared byte by byte.
+    pub query: String,
+    #[serde(default)]
+    pub turn: Option<String>,
+    /// Maximum number of matches. Default: 100, maximum: 1000.
+    #[serde(default)]
+    pub limit: Option<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SearchResult {
+    pub matches: Vec<SearchMatch>,
+    /// Whether more matches follow the last one.
+    pub more: bool,
+}
+
+/// A line that contains the text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SearchMatch {
+    /// The offset of the match in the session's output.
+    pub offset: u64,
+    /// The line around the match, cut to 512 bytes.
+    pub line: String,
 }

@@ -20,8 +20,11 @@ pub struct Args {
     page: Option<String>,
 }
 
+/// Writes the text of a page.
+type PageWriter = fn() -> String;
+
 /// The pages: name, and function that makes the text.
-const PAGES: [(&str, fn() -> String); 5] = [
+const PAGES: [(&str, PageWriter); 5] = [
     ("configuration", configuration),
     ("environment", environment),
     ("error-codes", error_codes),

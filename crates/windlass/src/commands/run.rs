@@ -19,6 +19,7 @@ use windlass_protocol::{SessionId, kinds};
 use crate::answers::AnswerReader;
 use crate::duration::Timeout;
 use crate::follow::{CtrlC, FollowEnd, Person, SessionFollower, Shown};
+use crate::package_options::PackageOptions;
 use crate::policy_options::PolicyOptions;
 use crate::session_guard::{AfterCommand, SessionGuard};
 use crate::terminal::Terminal;
@@ -195,7 +196,6 @@ async fn run_code(
             let kind = worker.as_deref().unwrap_or(kinds::DEFAULT.name);
             let taken = kinds::find(kind).is_some_and(WorkerKind::takes_context);
             let context = args.context(taken, kind)?;
-            let terminal = args.worker.terminal(worker.as_deref());
             let named = args.interpreter.as_deref();
             let environment = args.packages.environment(&client, named, terminal).await?;
             let named = named.filter(|_| environment.is_none());

@@ -1369,6 +1369,8 @@ class Turn(_Turn, total=False):
     # How the turn ended. Absent until it ends.
     outcome: Optional[Outcome]
     receipt: Optional[Receipt]
+    # What the policy refused in the turn, if that made it fail.
+    refusal: Optional[PolicyRefusal]
     # The standard error and the traceback on their own, if the request has `stderr_bytes_max`.
     stderr: Optional[StreamView]
     # The input that the turn waits for, while it waits.

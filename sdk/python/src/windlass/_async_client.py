@@ -31,6 +31,7 @@ from ._request_bodies import (
     session_body,
     turn_body,
 )
+from ._verbose import CallPrinter
 
 #: How long to wait for the interrupt of a turn whose task was cancelled, in seconds.
 INTERRUPT_WAIT = 5.0

@@ -28,6 +28,7 @@ from ._request_bodies import (
     session_body,
     turn_body,
 )
+from ._verbose import CallPrinter
 
 #: Answers the code's `input()`. Gets the prompt, and whether the answer is a secret.
 OnInput = Callable[[str, bool], Optional[str]]

@@ -70,6 +70,29 @@ def turn_body(
     return cast(api.SubmitTurn, {k: v for k, v in body.items() if v is not None})
 
 
+def _program(named: str) -> str:
+    """A relative path becomes absolute. The node looks up a bare name on its PATH."""
+    bare = os.path.basename(named) == named and not os.path.isdir(named)
+    return named if bare else os.path.abspath(named)
+
+
+#: The fields of a policy that hold paths. `shown` has names of the preset's lists too, and stays.
+_PATH_FIELDS = ("readable", "writable", "hidden")
+
+
+def _absolute_policy(policy: Optional[Mapping[str, Any]]) -> Optional[Mapping[str, Any]]:
+    if policy is None:
+        return None
+    paths = {name: policy[name] for name in _PATH_FIELDS if policy.get(name) is not None}
+    return {**policy, **{name: [_absolute(one) for one in each] for name, each in paths.items()}}
+
+
+def _absolute(path: PathText) -> str:
+    """The node expands `~/`."""
+    text = os.fspath(path)
+    return text if text == "~" or text.startswith("~/") else os.path.abspath(text)
+
+
 def budgets_of(
     output_bytes_max: Optional[int],
     stdout_bytes_max: Optional[int],
