@@ -71,6 +71,12 @@ class Link {
     }
   }
 
+  /** Whether the socket keeps the process alive: then the event loop never ends. */
+  hold(isHeld) {
+    if (isHeld) this._port.ref();
+    else this._port.unref();
+  }
+
   /** Give back a message that `receive` returned. It reaches `onFrame` when the event loop runs. */
   keep(message) {
     this._kept.push(message);

@@ -9,8 +9,11 @@ const { headerText } = require('../js-kit/frames.js');
 
 const WORKERS = path.dirname(__dirname) + path.sep;
 const NAME_CHARS_MAX = 200;
-// What stands before the first line of each cell.
-const BEGIN = 'await void 0;';
+// Maximum number of sources whose columns are corrected. The oldest are dropped first.
+const SOURCES_MAX = 1000;
+
+// Where the text of each source has moved, by the name of the source: see `apply` in cell.js.
+const places = new Map();
 
 /** Thrown into code that waits when its turn is interrupted. */
 class Interrupted extends Error {
@@ -58,6 +61,32 @@ function traceback(error) {
   return `${clean(text)}\n`;
 }
 
+/** Keep where the text of a source has moved, for stack traces. */
+function rememberPlaces(name, moved) {
+  places.delete(name);
+  places.set(name, moved);
+  if (places.size > SOURCES_MAX) places.delete(places.keys().next().value);
+}
+
+/** The column in the source for one in the text that the engine has evaluated. Line and column count from 0. */
+function sourceColumn(name, line, column) {
+  let shift = 0;
+  for (const edit of places.get(name) ?? []) {
+    if (edit.line !== line || edit.start > column) continue;
+    // Inside of an edit there is only its begin.
+    if (column < edit.end) return edit.from;
+    shift = edit.to - edit.end;
+  }
+  return column + shift;
+}
+
+/** Corrects the columns of a frame. */
+function placed(frame) {
+  return frame.replace(/([^\s()]+):(\d+):(\d+)/g, (all, name, line, column) => (
+    places.has(name) ? `${name}:${line}:${sourceColumn(name, line - 1, column - 1) + 1}` : all
+  ));
+}
+
 /** Removes the worker's frames, and everything below them, from each stack in a text. */
 function clean(text) {
   const kept = [];
@@ -71,10 +100,9 @@ function clean(text) {
     } else if (below || line.includes(WORKERS) || line.includes('node:inspector:')) {
       below = true;
       if (line.endsWith(' {') && kept.length > 0) kept[kept.length - 1] += ' {';
-    } else kept.push(line);
+    } else kept.push(placed(line));
   }
   return kept.join('\n')
-    .replace(/(<turn-\w+>:1:)(\d+)/g, (all, place, column) => place + Math.max(1, column - BEGIN.length))
     .replace(/<turn-(\w+)>/g, '<turn $1>');
 }
 
@@ -95,4 +123,4 @@ function attempt(work, otherwise) {
   }
 }
 
-module.exports = { BEGIN, ProcessExit, Interrupted, clean, describe, isA, traceback };
+module.exports = { ProcessExit, Interrupted, clean, describe, isA, rememberPlaces, sourceColumn, traceback };

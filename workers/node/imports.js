@@ -17,9 +17,9 @@ const FILE = '[turn]';
 
 const DECLARES = new Set(['const', 'let', 'var', 'function', 'class', 'async']);
 
-/** The source with its imports rewritten. */
-function rewriteImports(source) {
-  if (!source.includes('import') && !source.includes('export')) return source;
+/** The edits that rewrite the imports of a source, in order: `{start, end, text}`. */
+function importEdits(source) {
+  if (!source.includes('import') && !source.includes('export')) return [];
   const list = tokens(source);
   const edits = [];
   for (let at = 0; at < list.length; at += 1) {
@@ -41,18 +41,7 @@ function rewriteImports(source) {
       edits.push({ start: token.start, end: token.end, text: '' });
     }
   }
-  return apply(source, edits);
-}
-
-function apply(source, edits) {
-  let text = '';
-  let at = 0;
-  for (const edit of edits) {
-    if (edit.start < at) continue;
-    text += source.slice(at, edit.start) + edit.text;
-    at = edit.end;
-  }
-  return text + source.slice(at);
+  return edits;
 }
 
 /** The edit for one import statement, or null if it is not one. */
@@ -126,16 +115,19 @@ function textAt(list, at) {
   return list[at] && list[at].text;
 }
 
-/** Defines what rewritten code and other code of the session use to load modules. */
+/**
+ * Defines what rewritten code and other code of the session use to load modules. Returns a function that sets the file
+ * that loads them, or null for one in the working directory.
+ */
 function installLoader(target) {
-  let directory = null;
+  let filename = null;
+  let program = null;
   let load;
   let requireHere;
   const refresh = () => {
-    const now = process.cwd();
-    if (now === directory) return;
-    directory = now;
-    const filename = path.join(now, FILE);
+    const now = program ?? path.join(process.cwd(), FILE);
+    if (now === filename) return;
+    filename = now;
     requireHere = createRequire(filename);
     load = quietly(() => new vm.Script('(specifier, options) => import(specifier, options)', {
       filename,
@@ -156,8 +148,7 @@ function installLoader(target) {
   Object.defineProperty(target, META, {
     get() {
       refresh();
-      const filename = path.join(directory, FILE);
-      return { dirname: directory, filename, url: pathToFileURL(filename).href };
+      return { dirname: path.dirname(filename), filename, url: pathToFileURL(filename).href };
     },
   });
   const settable = (name, get) => Object.defineProperty(target, name, {
@@ -171,7 +162,7 @@ function installLoader(target) {
     refresh();
     return requireHere;
   });
-  settable('__dirname', () => process.cwd());
+  settable('__dirname', () => (program === null ? process.cwd() : path.dirname(program)));
   for (const name of require('node:module').builtinModules) {
     if (name.startsWith('_') || name.includes('/') || name in target) continue;
     settable(name, () => {
@@ -180,6 +171,11 @@ function installLoader(target) {
       return loaded;
     });
   }
+  return (file) => {
+    program = file;
+    // `require.main` is new, even for the same file.
+    filename = null;
+  };
 }
 
 /** Without the warning that this way of loading is experimental in Node 20. */
@@ -199,4 +195,4 @@ function hidden(target, name, value) {
   Object.defineProperty(target, name, { value });
 }
 
-module.exports = { installLoader, rewriteImports };
+module.exports = { importEdits, installLoader };

@@ -34,6 +34,11 @@ class Input {
     this._replaceReads();
   }
 
+  /** Whether the code waits for an answer. */
+  get isAsked() {
+    return this._taker !== null;
+  }
+
   /** A frame of an answer arrived. */
   deliver(header, body) {
     if (header.turn !== this._turns.current || this._ended) return;

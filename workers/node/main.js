@@ -13,6 +13,7 @@ const { Guard } = require('./guard.js');
 const { Input } = require('./input.js');
 const { Owners } = require('./owners.js');
 const { Pending } = require('./pending.js');
+const { Program } = require('./program.js');
 const { Tools } = require('./tools.js');
 const { Turns } = require('./turns.js');
 const { installLoader } = require('./imports.js');
@@ -20,7 +21,7 @@ const { installOutput } = require('./output.js');
 const { runStartup } = require('./startup.js');
 const { hideSocket, hookChildren, hookErrors, hookExit, hookSignals } = require('./process_hooks.js');
 
-const CAPABILITIES = ['stdin', 'interrupt', 'display', 'tools'];
+const CAPABILITIES = ['stdin', 'interrupt', 'display', 'tools', 'context'];
 
 const VARIABLES = ['WINDLASS_FD', 'WINDLASS_LANGUAGE', 'WINDLASS_STARTUP'];
 
@@ -50,7 +51,12 @@ function main() {
   const input = new Input(parts);
   const tools = new Tools(parts);
   const owners = new Owners();
-  turns.attach({ ...parts, cells, input, owners, tools, streams });
+  const program = new Program({
+    link,
+    setModuleFile: installLoader(globalThis),
+    isWaiting: () => input.isAsked || tools.isCalled,
+  });
+  turns.attach({ ...parts, cells, input, owners, tools, streams, program });
   for (const [name, stream] of Object.entries(output)) owners.watch(stream, name, parts);
 
   const leave = (status) => {
@@ -61,8 +67,12 @@ function main() {
     if (header === null) return leave(body === null ? 0 : 76);
     switch (header.kind) {
       case 'turn_start': return turns.start(header, body);
-      case 'turn_input': return input.deliver(header, body);
-      case 'tool_result': return tools.deliver(header, body);
+      case 'turn_input':
+        program.received();
+        return input.deliver(header, body);
+      case 'tool_result':
+        program.received();
+        return tools.deliver(header, body);
       case 'interrupt': return turns.interrupt(header.turn, header.again === true && body === null);
       case 'shutdown':
         link.send({ kind: 'session_end', reason: 'shutdown' });
@@ -74,13 +84,12 @@ function main() {
 
   hideSocket(fd);
   hookChildren(turns);
-  hookErrors();
+  hookErrors(turns);
   hookSignals(turns, guard, timers);
   pending.install();
   input.install();
   tools.install();
   new Display(parts).install();
-  installLoader(globalThis);
   process.argv.length = 1;
 
   const ready = () => {

@@ -33,6 +33,12 @@ class Pending {
     this._rejects = new Set();
   }
 
+  /** The turn is over, and its timers too. */
+  clear() {
+    for (const [timer, clear] of this._timers) clear(timer);
+    this.end();
+  }
+
   /** Stop what the turn waits for. True if code could notice. */
   interrupt() {
     const rejects = this._rejects;

@@ -15,7 +15,8 @@ const O_CLOEXEC = 0o2000000;
 function hookExit(turns) {
   const { exit, reallyExit } = process;
   const replaced = function exit(code) {
-    const status = Number(code ?? process.exitCode ?? 0) || 0;
+    // The protocol has a whole number of 32 bits.
+    const status = Number(code ?? process.exitCode ?? 0) | 0;
     process.exitCode = undefined;
     turns.exit(status);
     throw new ProcessExit(status);
@@ -28,12 +29,13 @@ function hookExit(turns) {
   };
 }
 
-/** Print errors that nothing catches. Listeners of the code come first. */
-function hookErrors() {
+/** Print errors that nothing catches; they end a program. Listeners of the code come first. */
+function hookErrors(turns) {
   process.setUncaughtExceptionCaptureCallback((error) => {
     if (isA(error, ProcessExit) || isA(error, Interrupted)) return;
     try {
       if (process.listenerCount('uncaughtException') > 0) process.emit('uncaughtException', error, 'uncaughtException');
+      else if (turns.fail(error)) return;
       else process.stderr.write(`Uncaught ${traceback(error).replace(/^Uncaught /, '')}`);
     } catch (next) {
       if (!isA(next, ProcessExit)) process.stderr.write(`Uncaught ${traceback(next).replace(/^Uncaught /, '')}`);

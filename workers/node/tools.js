@@ -43,6 +43,11 @@ class Tools {
     Object.defineProperty(globalThis, 'ToolError', { configurable: true, value: ToolError, writable: true });
   }
 
+  /** Whether the code waits for the answer to a call. */
+  get isCalled() {
+    return this._open.size > 0;
+  }
+
   /** A frame of an answer arrived. */
   deliver(header, body) {
     const call = this._open.get(header.call);

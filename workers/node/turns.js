@@ -12,8 +12,9 @@ const { Interrupted, ProcessExit, describe, isA, traceback } = require('./errors
 
 // How long code that noticed an interrupt in an `await` may take to end.
 const SETTLE_MS = 150;
-// How long the `interrupt` frame may take to be read after its signal.
-const LATE_FRAME_MS = 30;
+// How long the `interrupt` frame may take to be read after its signal. The thread that reads it may have to wait for a
+// processor. The wait ends with the frame, so only a child that another process ended with SIGINT costs this time.
+const LATE_FRAME_MS = 250;
 // Maximum number of interrupts that are remembered for turns that have not begun.
 const EARLY_MAX = 64;
 const SHOWN = { colors: false, maxStringLength: 16 * 1024 * 1024, maxArrayLength: 1000 };
@@ -33,10 +34,12 @@ class Turns {
     this._waiting = [];
     this._code = [];
     this._codeOf = null;
+    this._context = undefined;
   }
 
   /** The parts that a turn needs. They need the turns too, so they come later. */
-  attach({ link, guard, cells, pending, input, owners, tools, streams }) {
+  attach({ link, guard, cells, pending, input, owners, tools, streams, program }) {
+    this._program = program;
     Object.assign(this, { _link: link, _guard: guard, _cells: cells, _pending: pending });
     Object.assign(this, { _input: input, _owners: owners, _tools: tools, _streams: streams });
   }
@@ -52,14 +55,17 @@ class Turns {
 
   /** A frame of a `turn_start` arrived. */
   start(header, body) {
-    if (this._codeOf !== header.turn) this._code = [];
+    if (this._codeOf !== header.turn) {
+      this._code = [];
+      this._context = header.context;
+    }
     this._codeOf = header.turn;
     this._code.push(body);
     if (header.more) return;
     const source = Buffer.concat(this._code).toString('utf8');
     this._code = [];
     this._codeOf = null;
-    this._begin(header.turn, source);
+    this._begin(header.turn, source, this._context);
   }
 
   /** Run frames that arrive while the main thread blocks on behalf of the code. */
@@ -106,6 +112,14 @@ class Turns {
     }
   }
 
+  /** An error that nothing has caught ends a program. Returns whether it does. */
+  fail(error) {
+    const turn = this.current;
+    if (turn === null || !this._program.isRunning) return false;
+    this._timers.setImmediate(() => this._finish(turn, { error }));
+    return true;
+  }
+
   /** Code called `process.exit`. */
   exit(status) {
     const turn = this.current;
@@ -114,7 +128,7 @@ class Turns {
     this._timers.setImmediate(() => this._finish(turn));
   }
 
-  _begin(turn, source) {
+  _begin(turn, source, context) {
     this.latest = turn;
     const isEarly = this._early.has(turn);
     for (const early of this._early) if (early <= turn) this._early.delete(early);
@@ -129,7 +143,13 @@ class Turns {
     }
     this._pending.begin();
     for (const work of this._waiting.splice(0)) this._timers.setImmediate(work);
-    const { promise, failure } = this._owners.run(turn, () => this._cells.begin(turn, source));
+    try {
+      if (context) this._program.enter(context, (status) => this._finish(turn, { status }));
+    } catch (error) {
+      this._finish(turn, { error });
+      return;
+    }
+    const { promise, failure } = this._owners.run(turn, () => this._cells.begin(turn, source, this._program.file));
     if (failure) this._finish(turn, { error: failure });
     else this._follow(turn, promise, Cells.valueOf);
   }
@@ -148,7 +168,9 @@ class Turns {
   _settled(turn, promise, value) {
     this._abandoned.delete(promise);
     if (turn !== this.current) return;
-    if (util.types.isPromise(value)) this._follow(turn, value, (settled) => settled);
+    // A program does not wait for the value of its last statement.
+    if (this._program.isRunning) this._program.settled();
+    else if (util.types.isPromise(value)) this._follow(turn, value, (settled) => settled);
     else this._finishSoon(turn, { value });
   }
 
@@ -177,7 +199,9 @@ class Turns {
       this._promise = null;
       this._guard.finish(turn);
       this._input.reset();
-      this._pending.end();
+      if (this._program.isRunning) this._pending.clear();
+      else this._pending.end();
+      this._program.leave();
       this._tools.endTurn();
       for (const frame of frames) this._link.write(frame);
       this._cells.forget();
@@ -192,22 +216,27 @@ class Turns {
       frames.push(...encodeMessage({ kind: 'output', turn, stream }, Buffer.from(text), false));
     };
     const isExit = this._exit !== null && this._exit.turn === turn;
-    if (isExit && this._interrupted !== turn) {
-      const { status } = this._exit;
+    idle.exit_code = 0;
+    if ((isExit || 'status' in end) && this._interrupted !== turn) {
+      let status = isExit ? this._exit.status : end.status;
+      if (this._program.isRunning) status = this._program.exit(status);
+      idle.exit_code = status;
       if (status !== 0) Object.assign(idle, { outcome: 'error', error: { name: 'ProcessExit', message: String(status) } });
     } else if ('error' in end) {
       if (!isA(end.error, ProcessExit)) say('traceback', traceback(end.error));
       const isInterrupted = this._interrupted === turn || isA(end.error, Interrupted);
       if (isInterrupted) idle.outcome = 'interrupted';
-      else Object.assign(idle, { outcome: 'error', error: describe(end.error) });
+      else Object.assign(idle, { outcome: 'error', error: describe(end.error), exit_code: 1 });
+      if (this._program.isRunning && !isInterrupted) idle.exit_code = this._program.exit(1);
     } else if ('value' in end) {
       try {
         if (end.value !== undefined) say('result', `${util.inspect(end.value, SHOWN)}\n`);
       } catch (error) {
         say('traceback', traceback(error));
-        Object.assign(idle, { outcome: 'error', error: describe(error) });
+        Object.assign(idle, { outcome: 'error', error: describe(error), exit_code: 1 });
       }
     } else idle.outcome = 'interrupted';
+    if (idle.outcome === 'interrupted') idle.exit_code = 130;
     frames.push(encodeFrame(idle));
     return frames.length > 1 ? [Buffer.concat(frames)] : frames;
   }

@@ -8,7 +8,9 @@ import { fileURLToPath } from 'node:url';
 export const PYTHON_ROOT = '/lib/windlass';
 
 /** Modules of the native worker that need what Pyodide does not have: processes, descriptors, matplotlib's window. */
-const NATIVE_ONLY = new Set(['afresh.py', 'import_guard.py', 'practice.py', 'twin.py', 'twin_state.py', 'zygote.py']);
+const NATIVE_ONLY = new Set([
+  'afresh.py', 'import_guard.py', 'practice.py', 'scratch.py', 'twin.py', 'twin_state.py', 'zygote.py',
+]);
 
 const PACKAGES = [
   ['windlass_worker/in_pyodide', './python/in_pyodide'],

@@ -17,6 +17,7 @@ pub use inbox::{Inbox, InboxError, KeeperMessage};
 pub use link::{Link, WorkerLinkError};
 pub use outgoing::Display;
 pub use text::shortened;
+pub use windlass_protocol::turn::TurnContext;
 pub use windlass_protocol::worker::{FD_VARIABLE, StartupFigures, WorkerOutcome};
 pub use windlass_protocol::{CallNo, Stream, TurnNo};
 
@@ -26,6 +27,7 @@ pub const TERMINAL_VARIABLE: &str = "WINDLASS_TERMINAL";
 
 /// The capabilities that a worker declares in `worker_ready`.
 pub mod capability {
+    pub use windlass_protocol::worker::CONTEXTS as CONTEXT;
     pub use windlass_protocol::worker::FORKS as FORK;
     pub const STDIN: &str = "stdin";
     pub const INTERRUPT: &str = "interrupt";

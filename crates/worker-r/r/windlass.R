@@ -59,6 +59,41 @@ source_of <- function(code) {
     srcfilecopy("<code>", strsplit(code, "\n", fixed = TRUE)[[1L]], Sys.time(), isFile = FALSE)
 }
 
+# ---- surroundings of a turn ---------------------------------------------------------------------------------
+
+surroundings <- new.env()
+surroundings$undo <- list()
+
+# Sets the directory and the variables of a turn. Returns NULL, or why they cannot be set.
+enter <- function(context) tryCatch({
+    names <- as.character(unlist(context$names))
+    if (length(names)) {
+        before <- Sys.getenv(names, unset = NA_character_, names = TRUE)
+        surroundings$undo <- c(list(function() restore_variables(names, before)), surroundings$undo)
+        do.call(Sys.setenv, stats::setNames(as.list(as.character(unlist(context$values))), names))
+    }
+    if (!is.null(context$cwd)) {
+        left <- getwd()
+        if (!dir.exists(context$cwd)) stop("cannot enter the directory ", context$cwd)
+        setwd(context$cwd)
+        surroundings$undo <- c(list(function() setwd(left)), surroundings$undo)
+    }
+    NULL
+}, error = function(e) conditionMessage(e))
+
+restore_variables <- function(names, before) {
+    unset <- is.na(before)
+    Sys.unsetenv(names[unset])
+    if (any(!unset)) do.call(Sys.setenv, as.list(before[!unset]))
+}
+
+# Puts everything back, except what is gone.
+leave <- function() {
+    undo <- surroundings$undo
+    surroundings$undo <- list()
+    for (step in undo) tryCatch(step(), error = function(e) NULL)
+}
+
 # ---- displays -----------------------------------------------------------------------------------------------
 
 display_raw <- function(mime, data, id = NULL, update = FALSE) {

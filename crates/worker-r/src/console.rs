@@ -19,7 +19,7 @@ use crate::session::{
     ConsoleStep, LeaveCause, Phase, RInterrupt, RSession, RTurn, RaisedError, Waited,
 };
 use crate::signals::{self, RawWrite};
-use crate::{json, library};
+use crate::{json, library, surroundings};
 
 /// The line that makes R's top level close an expression. Its value is that of the expression.
 const CLOSING_LINE: &[u8] = b"invisible(.Last.value)\n\0";
@@ -180,6 +180,7 @@ fn run_to_line() {
             ConsoleStep::Show => {
                 pending().store(0, Ordering::Relaxed);
                 library::show_plots();
+                surroundings::leave();
                 flush_c_output();
             }
             ConsoleStep::Exit(cause) => exit(cause),
@@ -219,6 +220,12 @@ fn parse() -> bool {
     ERROR_TEXT.replace(ErrorText::Shown);
     // SAFETY: the callback calls nothing of R, unless the process ends.
     unsafe { poll_events() };
+    let context = with_session(|session| session.turn().and_then(|turn| turn.context.take()));
+    if let Some(message) = context.flatten().and_then(surroundings::enter) {
+        let traceback = format!("ContextError: {message}\n");
+        note_error(RaisedError { name: "ContextError".to_owned(), message, traceback });
+        return false;
+    }
     let mut status = 0;
     // SAFETY: all values are protected while others are allocated; nothing with a destructor lives here.
     let count = unsafe {

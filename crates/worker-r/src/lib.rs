@@ -5,6 +5,7 @@
 //! - [`warm`] is R in a zygote.
 //! - [`console`] has R's callbacks and drives the turns.
 //! - [`session`] has the protocol's side of a turn. It never calls R.
+//! - [`surroundings`] sets arguments, directory and variables for one turn.
 //! - [`natives`] and `r/windlass.R` are what the code can call: displays, host tools, JSON.
 //!
 //! `unsafe` is allowed here because R is a C library. R's errors unwind with `longjmp`: a Rust value with a
@@ -18,6 +19,7 @@ mod natives;
 mod session;
 mod signals;
 mod start;
+mod surroundings;
 mod warm;
 
 use std::cell::RefCell;

@@ -140,6 +140,8 @@ macro_rules! variables {
 functions! {
     /// Reads R's command line.
     initialize = "Rf_initialize_R"(count: c_int, arguments: *mut *mut c_char) -> c_int;
+    /// Sets what `commandArgs()` returns. Copies the words.
+    set_command_line = "R_set_command_line_arguments"(count: c_int, words: *mut *mut c_char);
     /// Starts R: loads the base packages and the profiles.
     set_up_main_loop = "setup_Rmainloop"();
     /// Runs R's top level until the end of its input.

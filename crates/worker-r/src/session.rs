@@ -5,11 +5,16 @@ use std::collections::VecDeque;
 
 use serde_json::Value;
 use windlass_worker_kit::{
-    CallNo, Display, KeeperMessage, Link, Stream, TurnNo, WorkerLinkError, WorkerOutcome,
+    CallNo, Display, KeeperMessage, Link, Stream, TurnContext, TurnNo, WorkerLinkError,
+    WorkerOutcome,
 };
 
 /// Bytes of a printed result that are collected before they are sent.
 const RESULT_BYTES: usize = 64 * 1024;
+
+/// The status with which `Rscript` ends after an error, and after an interrupt.
+const STATUS_ERROR: i32 = 1;
+const STATUS_INTERRUPTED: i32 = 130;
 
 /// Where a turn is. R's top level calls back after every expression and after every jump; the phase tells these
 /// two apart.
@@ -66,6 +71,7 @@ pub enum Waited<T> {
 pub struct RTurn {
     pub number: TurnNo,
     pub code: String,
+    pub context: Option<Box<TurnContext>>,
     pub phase: Phase,
     /// Number of expressions in the code.
     pub count: usize,
@@ -188,8 +194,8 @@ impl RSession {
                 None => self.link.wait(),
             };
             match message {
-                KeeperMessage::TurnStart { turn, code, .. } => {
-                    self.begin_turn(turn, &code);
+                KeeperMessage::TurnStart { turn, code, context } => {
+                    self.begin_turn(turn, &code, context);
                     if self.turn.is_some() {
                         return Ok(());
                     }
@@ -203,9 +209,9 @@ impl RSession {
     }
 
     /// Begins a turn, unless it was interrupted before it began or its code is not text.
-    fn begin_turn(&mut self, number: TurnNo, code: &[u8]) {
+    fn begin_turn(&mut self, number: TurnNo, code: &[u8], context: Option<Box<TurnContext>>) {
         if self.link.interrupted(number) {
-            self.send_idle(number, WorkerOutcome::Interrupted, None);
+            self.send_idle(number, WorkerOutcome::Interrupted, None, None);
             return;
         }
         let Some(code) = text_without_nul(code) else {
@@ -214,12 +220,13 @@ impl RSession {
                 let text = format!("ParseError: {message}\n");
                 link.output(number, Stream::Traceback, text.as_bytes())
             });
-            self.send_idle(number, WorkerOutcome::Error, Some(("ParseError", message)));
+            self.send_idle(number, WorkerOutcome::Error, Some(("ParseError", message)), None);
             return;
         };
         self.turn = Some(RTurn {
             number,
             code,
+            context,
             phase: Phase::Parsing,
             count: 0,
             error: None,
@@ -247,11 +254,23 @@ impl RSession {
             }
             (None, None) => (WorkerOutcome::Ok, None),
         };
-        self.send_idle(number, outcome, error);
+        self.send_idle(number, outcome, error, turn.quit);
     }
 
-    fn send_idle(&mut self, turn: TurnNo, outcome: WorkerOutcome, error: Option<(&str, &str)>) {
-        self.send(|link| link.idle(turn, outcome, error));
+    /// Says that the turn is over. `quit` is the status that the code has given to `quit`.
+    fn send_idle(
+        &mut self,
+        turn: TurnNo,
+        outcome: WorkerOutcome,
+        error: Option<(&str, &str)>,
+        quit: Option<i32>,
+    ) {
+        let status = match outcome {
+            WorkerOutcome::Ok => 0,
+            WorkerOutcome::Interrupted => STATUS_INTERRUPTED,
+            WorkerOutcome::Error => quit.unwrap_or(STATUS_ERROR),
+        };
+        self.send(|link| link.idle_with_status(turn, outcome, error, Some(status)));
     }
 
     /// Sends a message. If the socket is closed, the next wait says so.

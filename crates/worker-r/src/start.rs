@@ -20,8 +20,13 @@ const START_OUTPUT_BYTES: u16 = 32 * 1024;
 /// The numbers that the socket is moved to, since some code expects the numbers from 3 to be free.
 const HIGH_DESCRIPTORS: [c_int; 3] = [900, 200, 50];
 
-const CAPABILITIES: [&str; 4] =
-    [capability::STDIN, capability::INTERRUPT, capability::DISPLAY, capability::TOOLS];
+const CAPABILITIES: [&str; 5] = [
+    capability::STDIN,
+    capability::INTERRUPT,
+    capability::DISPLAY,
+    capability::TOOLS,
+    capability::CONTEXT,
+];
 
 /// What R reads when it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 //! - [`script`] is the shell code of the mechanism.
 //! - [`session`] is the worker's loop: one poll over everything that can happen.
 //! - [`input`] owns what the code reads; [`look`] finds processes that wait for it.
+//! - [`surroundings`] is the shell code for arguments, directory and variables of one turn.
 //! - [`stopping`] decides which signals an interrupt sends, and when.
 //! - [`tools`] serves `windlass-tool`.
 
@@ -14,6 +15,7 @@ mod outcome;
 mod script;
 mod session;
 mod stopping;
+mod surroundings;
 mod terminal;
 mod tools;
 

@@ -52,15 +52,31 @@ def say(text, parent, **options):
 previous = {}
 
 
+def begin_slowly(parent):
+    """Ignores interrupts until it says that it runs the code, and then waits for one."""
+    say("on\n", parent)
+    time.sleep(0.5)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        publish("execute_input", {"code": ""}, parent)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        pass
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def execute(code, parent):
     """Returns whether the kernel replies and whether it becomes idle."""
     global previous
     earlier, previous = previous, parent
+    if code == "slow-begin":
+        begin_slowly(parent)
+        return False, True
     publish("execute_input", {"code": code}, parent)
     fault, _, argument = code.partition(" ")
     if fault == "die":
         say("last words\n", parent)
-        time.sleep(0.05)  # lets the sending thread send
+        time.sleep(0.5)  # lets the sending thread send
         os._exit(int(argument))
     if fault == "deaf":
         while True:
@@ -122,5 +138,5 @@ while True:
         if idles:
             status("idle", parent)
         if code == "late-result":
-            time.sleep(0.02)
+            time.sleep(0.2)  # lets the worker end the turn
             publish("execute_result", {"data": {"text/plain": code}, "execution_count": 1}, parent)

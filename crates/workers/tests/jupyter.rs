@@ -196,6 +196,19 @@ fn an_interrupt_stops_only_the_turn_that_it_names() {
 }
 
 #[test]
+fn a_kernel_that_begins_after_the_interrupt_gets_it_again() {
+    let Some(mut keeper) = fake_kernel("ipc") else { return };
+    keeper.begin("slow-begin");
+    // The kernel has the code. A worker that has not passed it on would not run it at all.
+    assert_eq!(keeper.receive().unwrap().body, b"on\n");
+    let turn = keeper.turn;
+    keeper.interrupt(turn);
+    assert_eq!(keeper.finish().1["outcome"], "interrupted");
+    assert_eq!(keeper.result("plain"), "plain\n");
+    keeper.shut_down();
+}
+
+#[test]
 fn host_tools_are_called_and_given_up() {
     let Some(mut keeper) = ipykernel() else { return };
     assert!(keeper.ready["capabilities"].as_array().unwrap().contains(&json!("tools")));

@@ -47,7 +47,11 @@ class Output(WorkerCase):
         self.assertEqual(told.printed, "ab")
 
     def test_a_worker_thread_prints(self):
-        self.keeper.start("new (require('worker_threads').Worker)(\"console.log('thread')\", {eval: true}); await new Promise(r => setTimeout(r, 500))")
+        self.keeper.start(
+            # What the thread has printed is passed on just before or after it exits.
+            "const w = new (require('worker_threads').Worker)(\"console.log('thread')\", {eval: true});"
+            "await new Promise(r => w.on('exit', () => setTimeout(r, 100)))"
+        )
         self.keeper.until_printed("thread\n")
         self.keeper.until("idle")
 

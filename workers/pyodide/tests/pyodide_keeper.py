@@ -90,8 +90,6 @@ class PyodideKeeper(keeper.Keeper):
 class WithWorker(unittest.TestCase):
     """A test with its own worker, and the tools `echo`, `wait` (never answers) and `fail`."""
 
-    options = {}
-
     @classmethod
     def setUpClass(cls):
         why = missing()
@@ -100,7 +98,7 @@ class WithWorker(unittest.TestCase):
             raise unittest.SkipTest(why)
 
     def setUp(self):
-        self.begin(**self.options)
+        self.begin()
 
     def begin(self, *arguments, **options):
         self.keeper = PyodideKeeper(*arguments, **options)

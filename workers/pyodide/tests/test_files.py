@@ -19,10 +19,11 @@ from windlass._tool import encode_error  # noqa: E402
 
 
 class WithFiles(WithWorker):
-    options = {"files": "host", "environment": {"WINDLASS_FILES_DEADLINE_MS": "400"}}
+    # How long a call waits for its answer. This process may be slow to answer.
+    deadline_ms = 20_000
 
     def setUp(self):
-        super().setUp()
+        self.begin(files="host", environment={"WINDLASS_FILES_DEADLINE_MS": str(self.deadline_ms)})
         self.files = MemoryFiles({"a.txt": b"one\ntwo\n", "pack/mod.py": b"value = 42\n"})
         for one in HostProviders(files=self.files).tools():
             self.host.offer(one.name, self.serve(one))
@@ -102,7 +103,7 @@ class Operations(WithFiles):
         self.run_code("os.stat('a.txt')")
         self.assertEqual(self.names(), ["files.stat"])
         _, arguments, header = self.host.calls[0]
-        self.assertEqual((arguments, header["deadline_ms"]), ({"path": "a.txt"}, 400))
+        self.assertEqual((arguments, header["deadline_ms"]), ({"path": "a.txt"}, self.deadline_ms))
 
     def test_a_list_is_one_call_whatever_its_length(self):
         self.run_code("import os\nfor i in range(20): open('n%d' % i, 'w').close()")
@@ -119,14 +120,16 @@ class Operations(WithFiles):
         self.assertEqual(self.host.calls, [])
 
 
-class Failures(WithFiles):
+class Unanswered(WithFiles):
+    deadline_ms = 1000
+
     def test_an_unanswered_call_is_a_timeout_with_its_time_and_the_session_lives(self):
         self.host.offer("files.read", lambda **_: LATER)
         began = time.monotonic()
         told = self.run_code("x = 1\nopen('a.txt').read()")
-        self.assertLess(time.monotonic() - began, 5)
+        self.assertLess(time.monotonic() - began, 10)
         self.assertEqual(told.error["name"], "TimeoutError")
-        self.assertIn("files.read of /workspace/a.txt was not answered within 0.4 s", told.error["message"])
+        self.assertIn("files.read of /workspace/a.txt was not answered within 1 s", told.error["message"])
         self.assertTrue(self.host.cancelled)
         self.assertEqual(self.run_code("x + 1").result, "2\n")
 
@@ -138,6 +141,8 @@ class Failures(WithFiles):
         self.host.offer("files.read", lambda path, offset, length: {"data": "b2s=" if not offset else ""})
         self.assertEqual(self.run_code("open('a.txt').read(2)").result, "'ok'\n")
 
+
+class Failures(WithFiles):
     def test_answers_for_other_calls_are_not_taken(self):
         def read(**arguments):
             call = self.host.calls[-1][2]
@@ -203,7 +208,8 @@ class Failures(WithFiles):
             self.keeper.interrupt()
             told = self.host.until_idle()
             self.assertEqual(told.outcome, "interrupted", code)
-            self.assertLess(time.monotonic() - began, 0.35)
+            # It is the interrupt that ends the wait, and not the deadline.
+            self.assertLess(time.monotonic() - began, self.deadline_ms / 2000)
         self.assertEqual(self.run_code("y").result, "5\n")
 
     def test_an_answer_in_pieces_is_joined(self):

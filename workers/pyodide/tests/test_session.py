@@ -152,6 +152,16 @@ class Interrupts(WithWorker):
             self.interrupted(code, ready)
             self.assertEqual(self.run_code("kept + 1").result, "2\n")
 
+    def test_an_interrupt_in_an_event_loop_loses_no_step(self):
+        self.run_code("import asyncio\nloop = None\nasync def spin():\n    while True: await asyncio.sleep(0)\nawait asyncio.sleep(0)")
+        for i in range(40):
+            self.interrupted("loop = loop or asyncio.get_running_loop()\nawait spin()")
+            told = self.run_code("await asyncio.sleep(0)\nasyncio.get_running_loop() is loop")
+            self.assertEqual(told.result, "True\n", "the interrupt %d lost the loop" % i)
+        # Here a lost step would be waited for without end.
+        for _ in range(10):
+            self.interrupted("asyncio.run(spin())")
+
     def test_an_early_a_late_and_a_foreign_interrupt(self):
         self.keeper.send(kind="interrupt", turn=1)
         self.keeper.signal()

@@ -58,7 +58,8 @@ class Keeper:
         for fd in self.pipes.values():
             os.set_blocking(fd, False)
         self.turn = 0
-        self.nudging = False
+        # When to nudge next; None outside of an interrupt.
+        self.nudge_at = None
         self.said = []
         self._bytes = b""
         self._closed = set()
@@ -104,7 +105,7 @@ class Keeper:
     def interrupt(self, turn=None):
         self.send(kind="interrupt", turn=self.turn if turn is None else turn)
         self.signal()
-        self.nudging = True
+        self.nudge_at = time.monotonic() + NUDGE_S
 
     def signal(self):
         os.killpg(self.process.pid, signal.SIGINT)
@@ -158,8 +159,9 @@ class Keeper:
         readable, writable, _ = select.select(
             waiting, [self.socket] if write else [], [], min(NUDGE_S, max(left, 0))
         )
-        if not readable and self.nudging:
+        if self.nudge_at is not None and time.monotonic() >= self.nudge_at:
             os.kill(self.process.pid, signal.SIGURG)
+            self.nudge_at = time.monotonic() + NUDGE_S
         if left < 0:
             raise AssertionError("the worker did not say it; so far: %.3000r" % self.said)
         data = self._read(self.socket.fileno()) if self.socket.fileno() in readable else b""
@@ -194,7 +196,8 @@ class Keeper:
                 return
             header = json.loads(self._bytes[8 : 8 + size])
             self.said.append({**header, "body": self._bytes[8 + size : 4 + rest]})
-            self.nudging = self.nudging and header["kind"] != "idle"
+            if header["kind"] == "idle":
+                self.nudge_at = None
             self._bytes = self._bytes[4 + rest :]
 
 

@@ -106,14 +106,20 @@ class Errors(WithKeeper):
 
     def test_leaving_by_exit_ends_the_turn_only(self):
         self.run_code("import sys\nkept = 7")
-        for code, outcome, error in (
-            ("sys.exit()", "ok", None),
-            ("exit(0)", "ok", None),
-            ("quit(3)", "error", {"name": "SystemExit", "message": "3"}),
-            ("sys.exit('no luck')", "error", {"name": "SystemExit", "message": "no luck"}),
+        for code, outcome, error, errors in (
+            ("sys.exit()", "ok", None, ""),
+            ("exit(0)", "ok", None, ""),
+            ("quit(3)", "error", {"name": "SystemExit", "message": "3"}, ""),
+            (
+                "sys.exit('no luck')",
+                "error",
+                {"name": "SystemExit", "message": "no luck"},
+                "no luck\n",
+            ),
         ):
             told = self.run_code(code)
             self.assertEqual((told.outcome, told.error), (outcome, error), code)
+            self.assertEqual(told.errors, errors, code)
         self.assertEqual(self.run_code("kept").result, "7\n")
         self.assertEqual(self.run_code("input()", b"still\n").result, "'still'\n")
 

@@ -150,7 +150,8 @@ class Boundaries(WithKeeper):
             "import signal\n"
             "def late(*_): raise TimeoutError\n"
             "_ = signal.signal(signal.SIGALRM, late)\n"
-            "signal.setitimer(signal.ITIMER_REAL, 0.05)\n"
+            # Long enough for a slow machine to ask first.
+            "signal.setitimer(signal.ITIMER_REAL, 1)\n"
             "try: input('quick! ')\nexcept TimeoutError: print('too slow')\n"
             "input('again: ')"
         )

@@ -38,6 +38,10 @@ class WithPlace(unittest.TestCase):
         return self.run_in(code, file=path, args=list(args), program=True)
 
 
+_HOOK = (
+    "import sys\ndef hook(kind, error, trace):\n    %s\n"
+    "sys.excepthook = hook\ndef f():\n    1 / 0\nf()"
+)
 SAME = {
     "arguments": "import sys, os\nprint(sys.argv[1:], os.path.basename(sys.argv[0]))",
     "names": "print(__name__, __file__, __doc__, __spec__)",
@@ -86,6 +90,28 @@ SAME = {
         "    child = context.Process(target=print, args=('child',))\n"
         "    child.start()\n    child.join()\n    print(child.exitcode)"
     ),
+    "hook": _HOOK % "print(kind.__name__, error, trace.tb_lineno, trace is error.__traceback__)",
+    "hook that prints the traceback": _HOOK % "sys.__excepthook__(kind, error, trace)",
+    "hook that formats the traceback": _HOOK % "import traceback; traceback.print_exception(error)",
+    "hook that raises": _HOOK % "raise ValueError('no hook')",
+    "hook that exits": _HOOK % "sys.exit(5)",
+    "hook that exits with a message": _HOOK % "sys.exit('the reason')",
+    "hook that exits well": _HOOK % "sys.exit()",
+    "hook and atexit": "import atexit\natexit.register(print, 'end')\n" + _HOOK % "print('hook')",
+    "hook that is no function": "import sys\nsys.excepthook = None\n1 / 0",
+    "hook that is missing": "import sys\ndel sys.excepthook\n1 / 0",
+    "hook and exit": "import sys\nsys.excepthook = print\nsys.exit(3)",
+    "hook in a child": (
+        "import os, sys\nsys.excepthook = lambda *words: print('hook', words[0])\n"
+        "pid = os.fork()\nif pid:\n    os.waitpid(pid, 0)\nelse:\n    1 / 0"
+    ),
+    "hooks of threads and destructors": (
+        "import sys, threading\n"
+        "threading.excepthook = lambda args: print('thread', args.exc_type)\n"
+        "sys.unraisablehook = lambda args: print('unraisable', args.exc_type)\n"
+        "thread = threading.Thread(target=lambda: 1 / 0)\nthread.start()\nthread.join()\n"
+        "class Ends:\n    def __del__(self):\n        1 / 0\nEnds()"
+    ),
     "path": "import sys, os\nprint(sys.path[0] == os.path.dirname(__file__))",
 }
 
@@ -118,6 +144,28 @@ class Programs(WithPlace):
         self.keeper.run("os.chdir(%r)" % self.place)
         self.assertEqual(self.keeper.run(state).result, before)
         self.assertEqual(self.keeper.run("x").result, "5\n")
+
+    def test_the_hooks_of_a_program_end_with_it(self):
+        code = (
+            "import sys, threading\nsys.excepthook = sys.unraisablehook = print\n"
+            "threading.excepthook = print"
+        )
+        self.run_program(code)
+        look = "import sys, threading\n"
+        look += "print in (sys.excepthook, sys.unraisablehook, threading.excepthook)"
+        self.assertEqual(self.keeper.run(look).result, "False\n")
+        self.assertIn("ZeroDivisionError", self.run_program("1 / 0").traceback)
+
+    def test_a_hook_can_be_interrupted(self):
+        code = (
+            "import sys, time\ndef hook(*words):\n    print('on')\n    time.sleep(600)\n"
+            "sys.excepthook = hook\n1 / 0"
+        )
+        self.start(code, file=self.write("job.py", code), program=True)
+        self.keeper.until_printed("on\n")
+        self.keeper.interrupt()
+        told = self.keeper.until("idle", turn=self.keeper.turn)
+        self.assertEqual((told.outcome, told.last["exit_code"]), ("interrupted", 130))
 
     def test_an_executor_works_after_a_program_that_used_one(self):
         code = (

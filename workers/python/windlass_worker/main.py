@@ -106,6 +106,11 @@ class Worker:
         shutdown."""
         self._wire.attach(_out_of_the_way(fd))
         os.register_at_fork(after_in_child=self._enter_child)
+        scratch = os.environ.pop("WINDLASS_SCRATCH", None)
+        if scratch is not None:
+            from .scratch import enter
+
+            enter(scratch)
         self._say_ready()
         self._take_turns()
 
@@ -178,6 +183,8 @@ class Worker:
         elif type(error) is _Described:
             ending = error.ending
         else:
+            if issubclass(type(error), SystemExit):
+                inbox.guard(turn, _show_exit_message, error)
             ending = self._ending(turn, error)
         self._input.reset()
         self._turns.end()
@@ -208,7 +215,7 @@ class Worker:
         if error is not None:
             if issubclass(type(error), SystemExit):
                 self._inbox.guard(turn, _show_exit_message, error)
-            error = _Described(self._ending(turn, error))
+            error = _Described(self._ending(turn, error, True))
             self._wire.flush_held()
         if self._inbox.interrupted != turn:
             late = self._inbox.guard(turn, around.wait_for_threads)
@@ -224,11 +231,16 @@ class Worker:
         if _BACKEND in sys.modules:
             sys.modules[_BACKEND].show_leftovers()
 
-    def _ending(self, turn, error):
+    def _ending(self, turn, error, of_program=False):
         """The outcome of the turn as JSON. The error's methods belong to the session's code and may
         fail."""
         words = []
-        self._inbox.guard(turn, self._describe, turn, error, words)
+        late = self._inbox.guard(turn, self._describe, turn, error, words, of_program)
+        if late is not None and of_program and issubclass(type(late), SystemExit):
+            # The program's `sys.excepthook` decided the exit status.
+            self._inbox.guard(turn, _show_exit_message, late)
+            words.clear()
+            self._inbox.guard(turn, self._describe, turn, late, words)
         if words:
             return words[0]
         if self._was_interrupted(turn, error):
@@ -243,21 +255,31 @@ class Worker:
                 return int(code or 0) & 0xFF
         return _INTERRUPTED_STATUS if self._was_interrupted(turn, error) else 1
 
-    def _describe(self, turn, error, words):
+    def _describe(self, turn, error, words, of_program=False):
         from . import errors
 
         leaving = issubclass(type(error), SystemExit)
-        if self._was_interrupted(turn, error):
-            words.append(_INTERRUPTED)
-        elif leaving and (error.code is None or error.code == 0):
-            words.append(_OK)
-        else:
-            message = str(error.code) if leaving else errors.message_of(error)
-            words.append(_ERROR % (quoted(errors.name_of(error)), quoted(message)))
-        words[0] += b',"exit_code":%d' % self._exit_status(turn, error)
+        words.append(self._outcome(turn, error, errors))
         if not leaving:
             errors.remember(error)
+            if of_program:
+                is_shown = errors.show_by_hook(error)
+                # An interrupt may have ended the hook.
+                words[0] = self._outcome(turn, error, errors)
+                if is_shown:
+                    return
             self._output.say(b"traceback", errors.traceback_text(error))
+
+    def _outcome(self, turn, error, errors):
+        leaving = issubclass(type(error), SystemExit)
+        if self._was_interrupted(turn, error):
+            outcome = _INTERRUPTED
+        elif leaving and (error.code is None or error.code == 0):
+            outcome = _OK
+        else:
+            message = str(error.code) if leaving else errors.message_of(error)
+            outcome = _ERROR % (quoted(errors.name_of(error)), quoted(message))
+        return outcome + b',"exit_code":%d' % self._exit_status(turn, error)
 
     def _was_interrupted(self, turn, error):
         """Code may convert an interrupt into another error; the turn was interrupted all the same.
@@ -302,6 +324,7 @@ class _Described(Exception):
 
 
 def _show_exit_message(error):
+    """Print the message of `sys.exit("message")`, as the interpreter does."""
     code = error.code
     if code is not None and not isinstance(code, int):
         print(code, file=sys.stderr)
@@ -321,7 +344,8 @@ def _leave_child(error, around=None):
             from . import errors
 
             status = 1
-            sys.stderr.write(errors.traceback_text(error))
+            if around is None or not around.is_program or not errors.show_by_hook(error):
+                sys.stderr.write(errors.traceback_text(error))
         if around is not None and around.is_program:
             around.run_exit_functions()
         sys.stdout.flush()

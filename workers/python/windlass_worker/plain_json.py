@@ -15,23 +15,42 @@ def _refuse(value):
     raise TypeError("a value of type %s is not JSON" % type(value).__name__)
 
 
-def _encoder(quote):
+def _path_text(value):
+    """The text of a path object. Anything else is refused."""
+    to_text = getattr(type(value), "__fspath__", None)
+    text = to_text(value) if to_text is not None else None
+    return text if isinstance(text, str) else _refuse(value)
+
+
+def _encoder(quote, other):
     # Without a table of the values being written: a value that contains itself counts as nested too
     # deeply.
-    return make_encoder(None, _refuse, quote, None, ":", ",", False, False, False)
+    return make_encoder(None, other, quote, None, ":", ",", False, False, False)
 
 
-_encode = _encoder(encode_basestring)
+_encode = _encoder(encode_basestring, _refuse)
 # Twice as fast, and the same result for ASCII text.
-_encode_ascii = _encoder(encode_basestring_ascii)
+_encode_ascii = _encoder(encode_basestring_ascii, _refuse)
+# For arguments of tools: a path, as of `pathlib`, is its text.
+_encode_arguments = _encoder(encode_basestring, _path_text)
+_encode_arguments_ascii = _encoder(encode_basestring_ascii, _path_text)
 
 
 def encoded(value):
     """The bytes of a value, compact. Raises TypeError or ValueError."""
+    return _bytes(value, _encode_ascii, _encode)
+
+
+def encoded_arguments(value):
+    """The same for arguments of a tool, which can contain path objects."""
+    return _bytes(value, _encode_arguments_ascii, _encode_arguments)
+
+
+def _bytes(value, encode_ascii, encode):
     try:
-        text = "".join(_encode_ascii(value, 0))
+        text = "".join(encode_ascii(value, 0))
         if "\\u" in text:
-            text = "".join(_encode(value, 0))
+            text = "".join(encode(value, 0))
         return text.encode("utf-8")
     except UnicodeEncodeError:
         raise ValueError("a text with half of a surrogate pair is not JSON") from None

@@ -53,6 +53,7 @@ class Surroundings:
         threading = sys.modules.get("threading")
         if threading is not None:
             self._threads = tuple(threading.enumerate())
+        self._end_hooks(threading)
         named = self._namespace.get("__file__", _MISSING)
         self._undo.append(lambda: self._name_file(named))
         self._namespace["__file__"] = self._file
@@ -134,6 +135,13 @@ class Surroundings:
                 self._at_exit[at] = None
         unregister(func)
 
+    def _end_hooks(self, threading):
+        """The hooks that show errors end with the program that sets them."""
+        self._replace(sys, "excepthook", sys.__excepthook__)
+        self._replace(sys, "unraisablehook", sys.unraisablehook)
+        before = threading and threading.excepthook
+        self._undo.append(lambda: _put_back_thread_hook(before))
+
     def _name_file(self, before):
         if before is _MISSING:
             self._namespace.pop("__file__", None)
@@ -141,7 +149,7 @@ class Surroundings:
             self._namespace["__file__"] = before
 
     def _replace(self, owner, name, value):
-        before = getattr(owner, name)
+        before = getattr(owner, name, value)
         self._undo.append(lambda: setattr(owner, name, before))
         setattr(owner, name, value)
 
@@ -158,6 +166,12 @@ def _set_variable(name, value):
         os.environ.pop(name, None)
     else:
         os.environ[name] = value
+
+
+def _put_back_thread_hook(before):
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        threading.excepthook = before or threading.__excepthook__
 
 
 def _put_back_path(path, directory, before):

@@ -14,7 +14,7 @@ use windlass_protocol::worker::{WorkerError, WorkerOutcome};
 const HALF_END_TIME: Duration = Duration::from_millis(100);
 
 /// How long an interrupt waits until the kernel says that it runs the code. A kernel ignores or mistakes an
-/// interrupt that comes before.
+/// interrupt that comes before, and some kernels never say it. A kernel that says it later gets the interrupt again.
 const BEGIN_TIME: Duration = Duration::from_millis(100);
 
 /// A message of the kernel about the running turn.
@@ -62,6 +62,8 @@ enum InterruptState {
     Asked {
         since: Instant,
     },
+    /// Passed on before the kernel has said that it runs the code: the kernel may have ignored it.
+    Early,
     Delivered,
 }
 
@@ -134,7 +136,10 @@ impl KernelTurn {
                 self.send_probe()
             }
             _ if self.is_interrupt_due(now) => {
-                self.interrupt = InterruptState::Delivered;
+                self.interrupt = match self.progress {
+                    Progress::Executing => InterruptState::Delivered,
+                    Progress::Sent | Progress::Busy => InterruptState::Early,
+                };
                 TurnStep::Interrupt
             }
             _ => TurnStep::Wait,
@@ -160,7 +165,8 @@ impl KernelTurn {
             let said = WorkerError { name: name.to_owned(), message: message.to_owned() };
             (WorkerOutcome::Error, Some(self.error.clone().unwrap_or(said)))
         };
-        let interrupted = self.interrupt == InterruptState::Delivered;
+        let interrupted =
+            matches!(self.interrupt, InterruptState::Early | InterruptState::Delivered);
         match &self.reply {
             Some(ReplyStatus::Ok) => (WorkerOutcome::Ok, None),
             _ if interrupted => (WorkerOutcome::Interrupted, None),
@@ -184,8 +190,12 @@ impl KernelTurn {
     }
 
     fn is_interrupt_due(&self, now: Instant) -> bool {
-        let InterruptState::Asked { since } = self.interrupt else { return false };
-        self.progress == Progress::Executing || now >= since + BEGIN_TIME
+        let executes = self.progress == Progress::Executing;
+        match self.interrupt {
+            InterruptState::Asked { since } => executes || now >= since + BEGIN_TIME,
+            InterruptState::Early => executes && !self.is_half_ended(),
+            InterruptState::None | InterruptState::Delivered => false,
+        }
     }
 
     fn send_probe(&mut self) -> TurnStep {
@@ -275,12 +285,18 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_reaches_the_kernel_once_and_only_while_code_runs() {
+    fn an_interrupt_reaches_the_kernel_while_code_runs() {
         for (script, steps) in [
             ("busy executing interrupt interrupt failed idle", "Interrupt, End Interrupted "),
             ("interrupt busy executing error failed idle", "Interrupt, End Interrupted "),
             ("interrupt busy +99", ""),
             ("interrupt busy +100 +100", "Interrupt"),
+            // A slow kernel begins after the interrupt, which it has ignored.
+            (
+                "interrupt busy +100 executing +100 executing failed idle",
+                "Interrupt, Interrupt, End Interrupted ",
+            ),
+            ("interrupt busy +100 failed executing idle", "Interrupt, End Interrupted "),
             ("busy executing ok interrupt idle", "End Ok "),
             ("busy executing interrupt ok idle", "Interrupt, End Ok "),
             ("busy executing interrupt aborted idle", "Interrupt, End Interrupted "),

@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
@@ -30,7 +30,6 @@ use windlass_procs::signal::default_interrupt;
 use windlass_worker_kit::{FD_VARIABLE, TERMINAL_VARIABLE};
 
 use super::look::others_in_group;
-use super::outcome::signal_name;
 use super::script::{self, BashDescriptors};
 use super::stopping::StopStep;
 use super::terminal::mark_format;
@@ -279,18 +278,6 @@ impl Bash {
 /// A group that is gone needs no signal.
 fn signal_group(group: Pid, signal: Signal) {
     let _ = kill_process_group(group, signal);
-}
-
-/// How bash ended, in words.
-pub fn described_end(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exit status {code}"),
-        (_, Some(signal)) => match u8::try_from(signal).ok().and_then(signal_name) {
-            Some(name) => format!("killed by {name}"),
-            None => format!("killed by signal {signal}"),
-        },
-        _ => "no status".to_owned(),
-    }
 }
 
 impl SessionTerminal {

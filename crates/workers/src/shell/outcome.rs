@@ -1,6 +1,7 @@
 //! What the exit status of a turn says.
 
-use std::process::Command;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
 
 use rustix::process::Signal;
 use windlass_worker_kit::WorkerOutcome;
@@ -27,6 +28,16 @@ impl ShellTurnEnd {
         Self { outcome: WorkerOutcome::Error, error: Some((name, message)), exit_code: None }
     }
 
+    /// The end of a turn whose bash ended like this without saving its state.
+    pub fn lost(ended: ExitStatus) -> Self {
+        let cause = described_end(ended);
+        let message = match ended.signal() {
+            Some(_) => format!("bash ended ({cause}) and its state is lost"),
+            None => format!("bash ended ({cause}) and its state is lost: exec replaced bash"),
+        };
+        Self { exit_code: signal_status(ended), ..Self::error("ShellLost", message) }
+    }
+
     /// The end of a turn with this exit status.
     pub fn of_status(status: u8, was_interrupted: bool) -> Self {
         match status {
@@ -46,6 +57,24 @@ pub fn described(status: u8) -> String {
         Some(name) => format!("exit status {status} (killed by {name})"),
         None => format!("exit status {status}"),
     }
+}
+
+/// How bash ended, in words.
+pub fn described_end(ended: ExitStatus) -> String {
+    match (ended.code(), ended.signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (_, Some(signal)) => match u8::try_from(signal).ok().and_then(signal_name) {
+            Some(name) => format!("killed by {name}"),
+            None => format!("killed by signal {signal}"),
+        },
+        _ => "no status".to_owned(),
+    }
+}
+
+/// The exit status that a shell gives for a process that a signal has ended: 128 and the signal's number. `None`
+/// if no signal has ended the process.
+pub fn signal_status(ended: ExitStatus) -> Option<u8> {
+    128_u8.checked_add(u8::try_from(ended.signal()?).ok()?)
 }
 
 pub fn signal_name(number: u8) -> Option<&'static str> {
@@ -102,6 +131,22 @@ mod tests {
             (255, "exit status 255"),
         ] {
             assert_eq!(described(status), text);
+        }
+    }
+
+    #[test]
+    fn a_bash_that_a_signal_has_ended_has_the_status_of_the_signal() {
+        for (raw, status, text) in [
+            (0, None, "bash ended (exit status 0) and its state is lost: exec replaced bash"),
+            (5 << 8, None, "bash ended (exit status 5) and its state is lost: exec replaced bash"),
+            (9, Some(137), "bash ended (killed by SIGKILL) and its state is lost"),
+            // With a core dump.
+            (11 | 0x80, Some(139), "bash ended (killed by SIGSEGV) and its state is lost"),
+            (34, Some(162), "bash ended (killed by signal 34) and its state is lost"),
+        ] {
+            let end = ShellTurnEnd::lost(ExitStatus::from_raw(raw));
+            assert_eq!(end.exit_code, status, "{text}");
+            assert_eq!(end.error, Some(("ShellLost", text.to_owned())));
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct BashDescriptors {
 /// - `__windlass_status STATUS` sets `$?`.
 /// - `__windlass_again` switches these on again. It is the first command of the next turn.
 /// - `__windlass_save STATUS` runs when bash ends, for example after `set -e`, and writes the state.
+/// - `__windlass_term` is the trap for SIGTERM while a program runs: it ends the program. It does nothing after the
+///   program. `__windlass_term_off` removes it, unless the program has set another trap.
 /// - `exit` unwinds to the top level by SIGINT, the only way that works in loops, functions and sourced files.
 ///   SIGINT makes bash print a line end, so standard error is away for that moment.
 const FUNCTIONS: &str = r#"
@@ -49,6 +51,7 @@ __windlass_end() {
       fi
       if [[ ${__windlass_int-} ]]; then builtin eval "$__windlass_int"; __windlass_int=; fi
     fi
+    __windlass_program=
     if [[ $TERMINAL_MARK ]]; then builtin printf $TERMINAL_MARK "$2" >/dev/tty; fi
     __windlass_again=
     if [[ $- == *[xv]* ]]; then __windlass_again="builtin set -${-//[!xv]}"; fi
@@ -102,6 +105,12 @@ __windlass_save() {
     builtin printf 'X %s\n' "$1" >&REPORT
   } 2>/dev/null
 }
+__windlass_term() {
+  if [[ ${__windlass_program-} ]]; then exit 143; fi
+}
+__windlass_term_off() {
+  if [[ $(builtin trap -p TERM) == *__windlass_term* ]]; then builtin trap - TERM; fi
+}
 exit() {
   builtin local __windlass_status=$?
   if [[ $BASHPID != "$$" ]]; then builtin exit "${@:-$__windlass_status}"; fi
@@ -117,7 +126,7 @@ exit() {
   if [[ $__windlass_trap && $__windlass_trap != *__windlass_save* ]]; then
     builtin trap '__windlass_save "$?"' EXIT
     builtin eval "builtin set $__windlass_trap"
-    (builtin exit "$__windlass_status")
+    (builtin exit "$__windlass_status") && builtin :
     builtin eval "$3"
   fi
   __windlass_exit=$__windlass_status
@@ -127,6 +136,7 @@ exit() {
   builtin kill -INT "$$"
 }
 builtin readonly -f __windlass_end __windlass_last __windlass_status __windlass_again __windlass_save exit
+builtin readonly -f __windlass_term __windlass_term_off
 "#;
 
 const TOOL_FUNCTION: &str = r#"
@@ -158,11 +168,11 @@ pub fn start_file(fds: BashDescriptors, program: &str, terminal_mark: &str) -> S
         .replace("PROGRAM", &quoted(program))
 }
 
-/// The lines that run one turn. The second line counts if the first was left by SIGINT or by an error that
-/// returns to the top level.
+/// The lines that run one turn. The first line puts back what the last turn noted about its surroundings, and runs the
+/// code. The second line counts if the first was left by SIGINT or by an error that returns to the top level.
 pub fn turn_lines(fds: BashDescriptors, mark: &str, last_status: u8) -> String {
     let BashDescriptors { code, input, .. } = fds;
-    // The condition of `if` leaves the status 0.
+    // Putting back leaves the status 0.
     let status = match last_status {
         0 => String::new(),
         other => format!("{{ __windlass_status {other}; }} 2>/dev/null; "),
@@ -170,7 +180,8 @@ pub fn turn_lines(fds: BashDescriptors, mark: &str, last_status: u8) -> String {
     let mut lines = String::new();
     let _ = writeln!(
         lines,
-        "if [[ -r /dev/fd/{code} && -e /dev/fd/{input} ]]; then {status}builtin . /dev/fd/{code} \
+        "if [[ -r /dev/fd/{code} && -e /dev/fd/{input} ]]; then builtin eval \
+         \"${{__windlass_surroundings-}}\" 2>/dev/null || builtin :; {status}builtin . /dev/fd/{code} \
          <&{input}; {{ __windlass_end \"$?\" {mark}; }} 2>/dev/null; else builtin kill -KILL \"$$\"; fi"
     );
     lines + &last_line(mark, 0)[1..]

@@ -14,21 +14,23 @@ use rustix::process::Signal;
 use rustix::termios::Winsize;
 use windlass_procs::signal::ignore_interrupt;
 use windlass_worker_kit::{
-    KeeperMessage, Link, StartupFigures, Stream, TERMINAL_VARIABLE, TurnNo, WorkerLinkError,
-    capability,
+    KeeperMessage, Link, StartupFigures, Stream, TERMINAL_VARIABLE, TurnContext, TurnNo,
+    WorkerLinkError, capability,
 };
 
-use self::turn::RunningTurn;
-use super::bash::{Bash, BashParts, BashReport, described_end};
+use self::turn::{RunningTurn, ShellTurnStage};
+use super::bash::{Bash, BashParts, BashReport};
 use super::input::{InputPipe, TerminalInput};
 use super::look::WaitsFor;
-use super::outcome::{ShellTurnEnd, syntax_error};
+use super::outcome::{ShellTurnEnd, described_end, signal_status, syntax_error};
 use super::script;
 use super::stopping::Stopping;
+use super::surroundings::TurnCode;
 use super::terminal::{TerminalOutput, TerminalReader};
 use super::tools::ToolDesk;
 
-const CAPABILITIES: [&str; 3] = [capability::STDIN, capability::INTERRUPT, capability::TOOLS];
+const CAPABILITIES: [&str; 4] =
+    [capability::STDIN, capability::INTERRUPT, capability::TOOLS, capability::CONTEXT];
 
 /// How long the end of a turn waits for its last output in the terminal.
 const TERMINAL_MARK_WAIT: Duration = Duration::from_millis(300);
@@ -226,9 +228,9 @@ impl ShellSession {
     fn obey(&mut self, link: &mut Link, message: KeeperMessage) -> Result<Next, WorkerLinkError> {
         let running = self.turn.as_ref().map(|running| running.turn);
         match message {
-            KeeperMessage::TurnStart { turn, code, .. } => {
+            KeeperMessage::TurnStart { turn, code, context } => {
                 if running.is_none() {
-                    self.begin(link, turn, code.to_vec())?;
+                    self.begin(link, turn, code.to_vec(), context.as_deref())?;
                 }
             }
             KeeperMessage::Interrupt { turn } if running == Some(turn) => self.stop(),
@@ -257,28 +259,45 @@ impl ShellSession {
         link: &mut Link,
         turn: TurnNo,
         code: Vec<u8>,
+        context: Option<&TurnContext>,
     ) -> Result<(), WorkerLinkError> {
         self.last_turn = turn;
         if link.interrupted(turn) {
             return finish(link, turn, &ShellTurnEnd::INTERRUPTED);
         }
+        let code = match context.map(|context| TurnCode::new(context, code.clone())) {
+            None => TurnCode::of_cell(code),
+            Some(Ok(code)) => code,
+            Some(Err(refused)) => {
+                let text = format!("{refused}\n");
+                link.output(turn, Stream::Stderr, text.as_bytes())?;
+                let end = ShellTurnEnd::error("ContextRefused", refused.to_string());
+                return finish(link, turn, &end);
+            }
+        };
         if let Some(cause) = self.between.lost.take() {
             let text = format!("bash ended between turns ({cause}): its state is lost\n");
             link.output(turn, Stream::Stderr, text.as_bytes())?;
         }
         match self.startup.take() {
-            Some(startup) => self.run(turn, startup.into_bytes(), Some(code)),
+            Some(startup) => self.run(turn, TurnCode::of_cell(startup.into_bytes()), Some(code)),
             None => self.run(turn, code, None),
         }
         .map_err(WorkerLinkError::from)
     }
 
-    fn run(&mut self, turn: TurnNo, code: Vec<u8>, after: Option<Vec<u8>>) -> io::Result<()> {
-        let mut running = RunningTurn::new(turn, after)?;
+    fn run(&mut self, turn: TurnNo, code: TurnCode, after: Option<TurnCode>) -> io::Result<()> {
+        let stage = match after {
+            Some(after) => ShellTurnStage::Startup(after),
+            None if code.program => ShellTurnStage::Program,
+            None => ShellTurnStage::Cell,
+        };
+        let mut running = RunningTurn::new(turn, stage)?;
         running.terminal_done = self.size.is_none();
         self.terminal.begin_line();
-        let before = if std::mem::take(&mut self.between.again) { script::AGAIN } else { "" };
-        let given = self.bash.run(&running.mark, self.between.status, before, &code);
+        let again = if std::mem::take(&mut self.between.again) { script::AGAIN } else { "" };
+        let before = format!("{}{again}", code.before);
+        let given = self.bash.run(&running.mark, self.between.status, &before, &code.code);
         self.turn = Some(running);
         match given {
             // Bash is gone. The loop sees its end next.
@@ -396,14 +415,22 @@ impl ShellSession {
         }
         let end = match saved {
             _ if running.stopping.is_some() && kept => ShellTurnEnd::INTERRUPTED,
-            Some(status) => ShellTurnEnd::of_status(status, false),
-            None => ShellTurnEnd::error(
-                "ShellLost",
-                format!(
-                    "bash ended ({}) and its state is lost: it was killed or replaced by exec",
-                    described_end(status)
-                ),
-            ),
+            // A signal such as SIGSEGV runs the EXIT trap with the status of the last command, which may be 0.
+            Some(saved) => ShellTurnEnd::of_status(signal_status(status).unwrap_or(saved), false),
+            // A program may end its bash, by `exec` or by `set -e` with a trap.
+            None if running.is_program() && status.code().is_some() => {
+                let code = status.code().and_then(|code| u8::try_from(code).ok());
+                self.between.lost = Some(described_end(status));
+                ShellTurnEnd::of_status(code.unwrap_or(u8::MAX), false)
+            }
+            None => {
+                let lost = ShellTurnEnd::lost(status);
+                if let Some((name, message)) = &lost.error {
+                    let text = format!("{name}: {message}\n");
+                    link.output(running.turn, Stream::Stderr, text.as_bytes())?;
+                }
+                lost
+            }
         };
         self.finish(link, &end)
     }
@@ -440,7 +467,7 @@ impl ShellSession {
             return Ok(());
         }
         let mut end = ShellTurnEnd::of_status(status, running.stopping.is_some());
-        if status == SYNTAX_STATUS && running.stopping.is_none() {
+        if status == SYNTAX_STATUS && running.stopping.is_none() && !running.is_program() {
             let (path, bytes) = self.bash.code_path();
             if let Some(message) = syntax_error(&path, bytes) {
                 end = ShellTurnEnd::error("SyntaxError", message);
@@ -455,8 +482,8 @@ impl ShellSession {
         if let Some(terminal) = &self.bash.terminal {
             self.typed.reset(&terminal.slave);
         }
-        match running.after_startup {
-            Some(code) if running.stopping.is_none() => {
+        match running.stage {
+            ShellTurnStage::Startup(code) if running.stopping.is_none() => {
                 self.run(running.turn, code, None).map_err(WorkerLinkError::from)
             }
             _ => {

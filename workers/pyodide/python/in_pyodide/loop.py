@@ -19,6 +19,9 @@ class HostLoop(asyncio.BaseEventLoop):
 
     def select(self, timeout):
         """Wait for bytes or the time; returns the readers to call."""
+        if self._ready:
+            # An interrupt has left a step since the loop chose the time.
+            timeout = 0
         self._device.wait_for_bytes(timeout)
         return [self._reader] if self._reader is not None and timeout != 0 else []
 

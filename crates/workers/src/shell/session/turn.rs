@@ -7,6 +7,7 @@ use windlass_worker_kit::TurnNo;
 
 use super::random_text;
 use crate::shell::stopping::Stopping;
+use crate::shell::surroundings::TurnCode;
 
 /// How long a turn runs, or is quiet in its terminal, before the worker looks what its processes wait for. The
 /// pause doubles up to the maximum. A system call filter that reports each read of descriptor 0 would be exact
@@ -17,14 +18,23 @@ const LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long input may be on its way through a terminal, where it cannot be seen.
 const TYPING_TIME: Duration = Duration::from_millis(50);
 
+/// What bash runs.
+#[derive(Debug)]
+pub enum ShellTurnStage {
+    /// The startup file. The code follows.
+    Startup(TurnCode),
+    Cell,
+    /// The code, as bash runs a file.
+    Program,
+}
+
 /// The turn that runs, and what is known of its end.
 #[derive(Debug)]
 pub struct RunningTurn {
     pub turn: TurnNo,
     /// The number of the turn and random characters, which the session's code does not know.
     pub mark: String,
-    /// The code that runs after the startup file. Absent if the code itself runs.
-    pub after_startup: Option<Vec<u8>>,
+    pub stage: ShellTurnStage,
     pub asked: bool,
     pub stopping: Option<Stopping>,
     /// The exit status, and when it was known.
@@ -63,11 +73,11 @@ impl LookTimes {
 }
 
 impl RunningTurn {
-    pub fn new(turn: TurnNo, after_startup: Option<Vec<u8>>) -> io::Result<Self> {
+    pub fn new(turn: TurnNo, stage: ShellTurnStage) -> io::Result<Self> {
         Ok(Self {
             turn,
             mark: format!("{turn}-{}", random_text()?),
-            after_startup,
+            stage,
             asked: false,
             stopping: None,
             ended: None,
@@ -78,6 +88,10 @@ impl RunningTurn {
             unreported: 0,
             look: LookTimes { due: Instant::now() + LOOK_AFTER, pause: LOOK_AFTER, input_at: None },
         })
+    }
+
+    pub fn is_program(&self) -> bool {
+        matches!(self.stage, ShellTurnStage::Program)
     }
 
     pub fn was_active(&mut self) {
