@@ -120,10 +120,7 @@ impl SessionMachine {
             SessionEvent::DeadlinePassed { turn } => self.deadline_passed(turn, &mut effects),
             SessionEvent::GracePassed { turn } => self.grace_passed(turn, &mut effects),
             SessionEvent::ResetAsked => self.reset_asked(&mut effects),
-            SessionEvent::CloseAsked => {
-                let waiting = (ErrorCode::SessionClosed, self.loss_of_waiting());
-                self.give_up(EndReason::Closed, ErrorCode::SessionClosed, waiting, &mut effects);
-            }
+            SessionEvent::CloseAsked => self.end_all(EndReason::Closed, &mut effects),
             SessionEvent::WorkerReady => self.worker_ready(&mut effects),
             SessionEvent::HoldReleased => self.hold_released(&mut effects),
             SessionEvent::StdinWaited { turn } => self.stdin_waited(turn),
@@ -131,22 +128,17 @@ impl SessionMachine {
             SessionEvent::TurnDone { turn, outcome } => self.turn_done(turn, outcome, &mut effects),
             SessionEvent::WorkerEnded { limit } => self.worker_ended(limit, &mut effects),
             SessionEvent::WorkerReplaced { running } => self.worker_replaced(running, &mut effects),
-            SessionEvent::WallTimePassed => {
-                let code = ErrorCode::LimitWallTime;
-                let waiting = (code, self.loss_of_waiting());
-                self.give_up(EndReason::WallTime, code, waiting, &mut effects);
-            }
+            SessionEvent::WallTimePassed => self.end_all(EndReason::WallTime, &mut effects),
+            SessionEvent::DiskPassed => self.end_all(EndReason::Disk, &mut effects),
             SessionEvent::IdlePassed => self.idle_passed(&mut effects),
             SessionEvent::ProtocolBroken => {
-                let code = ErrorCode::ProtocolError;
-                self.give_up(EndReason::ProtocolError, code, STATE_LOST, &mut effects);
+                let (reason, code) = (EndReason::ProtocolError, ErrorCode::ProtocolError);
+                self.give_up(reason, code, STATE_LOST, &mut effects);
             }
+            SessionEvent::FencePassed => self.end_all(EndReason::Fenced, &mut effects),
             SessionEvent::KeeperLost(loss) => {
-                let reason = match loss {
-                    KeeperLoss::Died => EndReason::KeeperLost,
-                    KeeperLoss::NodeGone => EndReason::NodeGone,
-                };
-                self.give_up(reason, ErrorCode::KeeperLost, STATE_LOST, &mut effects);
+                let code = ErrorCode::KeeperLost;
+                self.give_up(loss.end_reason(), code, STATE_LOST, &mut effects);
             }
         }
         (self, effects)
@@ -524,6 +516,11 @@ impl SessionMachine {
     /// to lose.
     fn loss_of_waiting(&self) -> Loss {
         if self.phase == SessionPhase::Starting { Loss::None } else { Loss::State }
+    }
+
+    fn end_all(&mut self, reason: EndReason, effects: &mut Vec<SessionEffect>) {
+        let code = events::code_of_turns_at(reason);
+        self.give_up(reason, code, (code, self.loss_of_waiting()), effects);
     }
 
     /// Ends the session, and with it the running and the waiting turns.

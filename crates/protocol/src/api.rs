@@ -1,11 +1,17 @@
 //! The JSON of the HTTP door, `/v1`: requests of clients and replies of the node.
 
+mod console;
+mod durability;
 mod egress;
 mod files;
 mod forks;
 mod output;
+mod overview;
 mod secrets;
 mod servers;
+mod sessions;
+mod status;
+mod usage;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -13,18 +19,27 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+pub use console::{ConsoleLogin, ConsoleSession, OpenConsole};
+pub use durability::Durability;
 pub use egress::{EgressDecision, EgressLog};
 pub use files::{
     CHANGES_MAX, ENTRIES_MAX, FILE_BYTES_MAX, FileChange, FileDeleted, FileEntry, FileEvent,
-    FileEventKind, FileKind, FileList, FileWritten, FilesQuery, WatchQuery, WrittenBack,
+    FileEventKind, FileKind, FileList, FileWritten, FilesQuery, WatchQuery, WriteQuery,
+    WrittenBack,
 };
 pub use forks::{CopyScope, ForkSession, ForkedSession, LeftOutDirectory, LeftOutReason};
 pub use output::{OutputView, SearchMatch, SearchQuery, SearchResult, StreamView};
+pub use overview::{SessionOverview, SessionRow};
 pub use secrets::{SecretInfo, SecretList, SessionSecretRules, SetSecretRules};
 pub use servers::{
     Server, ServerList, ServerSessions, ServerState, ServersQuery, SessionTool, SessionTools,
     SessionToolsQuery,
 };
+pub use sessions::{
+    SESSION_PAGE_DEFAULT, SESSION_PAGE_MAX, SessionList, SessionState, SessionsQuery,
+};
+pub use status::{NodeStatus, StopNode, StopSessions};
+pub use usage::{MeasuredUsage, TenantUsage, UsageList, UsageQuery};
 pub use workers::{TerminalSize, WorkerInfo, WorkerList, WorkerSource};
 
 use crate::agent::{AgentRequest, ResumeToken};
@@ -32,12 +47,14 @@ use crate::confinement::Confinement;
 use crate::event::{
     EndReason, Event, EventKind, Receipt, StartFigures, StartedBy, TurnError, Usage,
 };
+use crate::fleet_view::PlacementRule;
 use crate::link::Hold;
 use crate::policy::{Policy, PolicyRequest};
 use crate::refusal::PolicyRefusal;
-use crate::storage::StateStorage;
 use crate::turn::{ResultValue, TurnContext};
-use crate::{ErrorCode, Outcome, Owner, Seq, SessionId, TurnId, TurnNo};
+use crate::{
+    ClientName, ErrorCode, NodeName, Outcome, Owner, Seq, SessionId, TenantName, TurnId, TurnNo,
+};
 
 /// The version of this API. Client and node are compatible if the major version is the same. A node serves
 /// clients with any minor version.
@@ -45,6 +62,9 @@ pub const API: ApiVersion = ApiVersion { major: 1, minor: 0 };
 
 /// The header with which client and node tell each other their API version, as `1.0`.
 pub const API_HEADER: &str = "windlass-api";
+
+/// The header with which a program that creates a session tells its own name, a [`ClientName`].
+pub const CLIENT_HEADER: &str = "windlass-client";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ApiVersion {
@@ -88,6 +108,10 @@ pub struct CreateSession {
     /// The session's id. Default: the node generates one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<SessionId>,
+    /// The tenant that the session belongs to. Its id becomes `NAME@TENANT`. A client whose token has a tenant need not
+    /// name it, and can name no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<TenantName>,
     /// The kind of worker, as `GET /v1/workers` names it, `jupyter:KERNEL`, `agent:ENGINE`
     /// or `acp:COMMAND`. Default: `python`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,6 +124,10 @@ pub struct CreateSession {
     /// /v1/environments` makes one. Only the worker `python` takes one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
+    /// The code may install packages with pip or uv, into an environment that ends with the session. The hosts of the
+    /// node's package index are added to the policy. Only the worker `python` installs packages.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_packages: bool,
     /// The directory that the code works in. Default: a new directory for this session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
@@ -126,6 +154,10 @@ pub struct CreateSession {
     /// the request names none of them, and it ends with its parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<SessionId>,
+    /// On which node of the fleet the session is made. Default: the node that is asked chooses one with room, and itself
+    /// for a session that names something of its machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<PlacementRule>,
     /// How long an interrupted turn may take to stop. After that, its worker is killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt_grace_ms: Option<u64>,
@@ -140,6 +172,9 @@ pub struct CreateSession {
     /// was started with another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
+    /// When acceptance and end of a turn are told. Default: `local`. `replicated` needs a fleet.
+    #[serde(default, skip_serializing_if = "Durability::is_local")]
+    pub durability: Durability,
     /// The session's first turn. It runs before any turn of another client that knows the id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<SubmitTurn>,
@@ -195,7 +230,13 @@ pub struct Created {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Session {
     pub id: SessionId,
+    /// The tenant that the session belongs to. It is also a part of the id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<TenantName>,
     pub state: SessionState,
+    /// The node that has the session. Absent without a fleet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeName>,
     /// The worker's name for itself. Empty until the worker is ready.
     pub worker: String,
     /// The kind of worker.
@@ -241,6 +282,9 @@ pub struct Session {
     /// What the session's code may access.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Box<Policy>>,
+    /// The program that created the session, by the name that it gives itself in the header `Windlass-Client`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<ClientName>,
     /// The owner of the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
@@ -281,18 +325,6 @@ pub struct Ended {
     pub message: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<Receipt>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SessionState {
-    Starting,
-    Idle,
-    Busy,
-    AwaitingInput,
-    Interrupting,
-    Restarting,
-    Ended,
 }
 
 /// The current state of a turn.
@@ -386,6 +418,7 @@ pub struct TurnInput {
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams,
 )]
+#[into_params(parameter_in = Query)]
 pub struct CloseQuery {
     /// How long the worker may take to finish. 0 kills it at once. Default: 2000.
     #[serde(default)]
@@ -396,6 +429,7 @@ pub struct CloseQuery {
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams,
 )]
+#[into_params(parameter_in = Query)]
 pub struct TurnQuery {
     /// How long the reply may wait until the turn ends or asks for input.
     #[serde(default)]
@@ -414,6 +448,7 @@ pub struct TurnQuery {
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams,
 )]
+#[into_params(parameter_in = Query)]
 pub struct EventsQuery {
     /// Return events after this sequence number.
     #[serde(default)]
@@ -484,6 +519,7 @@ impl From<EventItemRead> for EventItem {
 
 /// Which output to read, as raw bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct OutputQuery {
     /// Only this turn's output. Offsets then count from the start of the turn's output.
     #[serde(default)]
@@ -497,49 +533,6 @@ pub struct OutputQuery {
     /// Instead of a range: this many bytes from the end.
     #[serde(default)]
     pub tail: Option<u64>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct SessionList {
-    pub sessions: Vec<Session>,
-}
-
-/// The current state of the node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct NodeStatus {
-    pub version: String,
-    pub api: String,
-    pub pid: u32,
-    pub epoch: u64,
-    pub started_at_ms: u64,
-    pub sessions: usize,
-    pub runtime_dir: String,
-    pub state_dir: String,
-    /// The unix socket of the HTTP door. Absent if the node is of an earlier release.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub socket: Option<String>,
-    /// The address of the TCP door. Absent if the door is closed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub listen: Option<String>,
-    /// Absent if the node is of an earlier release.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub storage: Option<StateStorage>,
-}
-
-/// How the node stops.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct StopNode {
-    pub sessions: StopSessions,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum StopSessions {
-    /// End the sessions first.
-    End,
-    /// Leave the sessions to their keepers. The next node takes them over.
-    Keep,
 }
 
 fn is_zero(value: &u64) -> bool {

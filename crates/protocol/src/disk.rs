@@ -22,12 +22,14 @@ pub enum DiskKind {
     WorkspacesEnded,
     /// Copies of workspaces that forks made, and the directories around them.
     ForkCopies,
-    /// Temporary files of sessions without a private `/tmp`.
+    /// Temporary files of sessions without a private `/tmp`, and packages that code has installed.
     Temporary,
     /// Directories that no session needs.
     Leftovers,
     /// Worker programs, and data prepared for new sessions.
     Environments,
+    /// Package environments, and the caches of the installers.
+    Packages,
     /// The index, which is derived from the journals.
     Index,
     Logs,
@@ -36,7 +38,7 @@ pub enum DiskKind {
 }
 
 impl DiskKind {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::JournalsLive,
         Self::JournalsEnded,
         Self::WorkspacesLive,
@@ -45,10 +47,29 @@ impl DiskKind {
         Self::Temporary,
         Self::Leftovers,
         Self::Environments,
+        Self::Packages,
         Self::Index,
         Self::Logs,
         Self::Other,
     ];
+
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::JournalsLive => "journals_live",
+            Self::JournalsEnded => "journals_ended",
+            Self::WorkspacesLive => "workspaces_live",
+            Self::WorkspacesEnded => "workspaces_ended",
+            Self::ForkCopies => "fork_copies",
+            Self::Temporary => "temporary",
+            Self::Leftovers => "leftovers",
+            Self::Environments => "environments",
+            Self::Packages => "packages",
+            Self::Index => "index",
+            Self::Logs => "logs",
+            Self::Other => "other",
+        }
+    }
 
     /// The name for people.
     pub fn title(self) -> &'static str {
@@ -61,6 +82,7 @@ impl DiskKind {
             Self::Temporary => "temporary",
             Self::Leftovers => "leftovers",
             Self::Environments => "environments",
+            Self::Packages => "packages",
             Self::Index => "index",
             Self::Logs => "logs",
             Self::Other => "other",
@@ -101,7 +123,8 @@ pub struct PruneRequest {
     /// Only report what would be removed.
     #[serde(default)]
     pub dry_run: bool,
-    /// Remove only sessions that ended more than this many seconds ago. Default: all ended sessions.
+    /// Remove only sessions that ended more than this many seconds ago, and package environments without a name that
+    /// were last used before that. Default: all ended sessions, and all such environments that no live session uses.
     /// Leftovers, and sessions that the node's retention would remove, are always removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older_than_s: Option<u64>,

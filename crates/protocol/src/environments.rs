@@ -128,6 +128,7 @@ fn is_module(name: &str) -> bool {
 
 /// The query of `GET /v1/environments`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct EnvironmentsQuery {
     /// Wait at most this long until no environment is starting.
     #[serde(default)]

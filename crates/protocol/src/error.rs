@@ -46,12 +46,26 @@ error_codes! {
     MessageTooLarge = "message_too_large",
     /// A queue is full; try again later.
     Overloaded = "overloaded",
+    /// The sessions of the client's tenant hold what the tenant may hold on this node.
+    QuotaExceeded = "quota_exceeded",
     /// The node has no session of that id.
     SessionNotFound = "session_not_found",
     /// Another session has that id already, or had it.
     SessionExists = "session_exists",
     /// The session lives in another node.
     NotHere = "not_here",
+    /// The node takes no new sessions, because a user has cordoned it. Another node may take the session.
+    Cordoned = "cordoned",
+    /// The node that has the session cannot be reached. The request was not done; try again later.
+    NodeUnreachable = "node_unreachable",
+    /// The store of the fleet does not answer, or the node has not joined the fleet yet. The request was not done.
+    FleetUnavailable = "fleet_unavailable",
+    /// The node has lost its lease in the fleet and ends its sessions.
+    Fenced = "fenced",
+    /// The node that sends the request was removed from the fleet.
+    NodeRemoved = "node_removed",
+    /// The session is lost with the node that had it.
+    SessionLost = "session_lost",
     /// The session has ended and takes no turns.
     SessionEnded = "session_ended",
     /// A turn runs or waits, or a worker starts. The request needs an idle session.
@@ -82,6 +96,8 @@ error_codes! {
     Unauthorized = "unauthorized",
     /// The client's token does not allow this request.
     Forbidden = "forbidden",
+    /// A browser sends the request for a page of another site, or for another name of the node's address.
+    ForeignSite = "foreign_site",
     /// The interpreter or the worker could not be started.
     WorkerFailed = "worker_failed",
     /// The worker violated the protocol.
@@ -133,7 +149,16 @@ error_codes! {
 impl ErrorCode {
     /// Whether the same request may succeed later without a change.
     pub fn retryable(self) -> bool {
-        matches!(self, Self::Overloaded | Self::SessionBusy | Self::DiskFull | Self::ShuttingDown)
+        matches!(
+            self,
+            Self::Overloaded
+                | Self::SessionBusy
+                | Self::DiskFull
+                | Self::ShuttingDown
+                | Self::NodeUnreachable
+                | Self::FleetUnavailable
+                | Self::Cordoned
+        )
     }
 }
 

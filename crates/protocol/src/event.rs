@@ -10,7 +10,7 @@ use crate::policy::Limit;
 use crate::refusal::PolicyRefusal;
 use crate::turn::{ResultValue, TurnContext};
 use crate::worker::StartupFigures;
-use crate::{CallNo, ErrorCode, LinkSeq, Seq, TurnId, TurnNo};
+use crate::{CallNo, ErrorCode, LinkSeq, Seq, SessionId, TurnId, TurnNo};
 
 /// One numbered fact of a session. Its raw bytes (output, display) are a separate body.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
@@ -138,7 +138,13 @@ pub enum EventKind {
     /// A worker was started in its sandbox, and the sandbox has run its self-test.
     Confined(Confinement),
     /// The session reached a limit. Later events report the consequences.
-    LimitReached { limit: Limit, message: String },
+    LimitReached {
+        limit: Limit,
+        message: String,
+        /// The session ends because of it. Absent in events of earlier releases.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        ends_session: bool,
+    },
     /// The worker process ended.
     WorkerEnded {
         cause: String,
@@ -241,6 +247,25 @@ pub struct Receipt {
     pub lost: Vec<String>,
 }
 
+/// What a receipt says about the output that is kept, before the way to read it.
+const OUTPUT_KEPT: &str = "output so far";
+
+/// The entry of a receipt about the output of `session` that is kept.
+pub fn output_kept(session: &SessionId) -> String {
+    format!("{OUTPUT_KEPT}, at GET /v1/sessions/{session}/output")
+}
+
+impl Receipt {
+    /// What was kept, with another way to read the output than over HTTP.
+    pub fn kept_at(&self, way: &str) -> Vec<String> {
+        let named = |kept: &String| match kept.starts_with(OUTPUT_KEPT) {
+            true => format!("{OUTPUT_KEPT}: {way}"),
+            false => kept.clone(),
+        };
+        self.kept.iter().map(named).collect()
+    }
+}
+
 /// Why output bytes are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -249,6 +274,8 @@ pub enum DropReason {
     Quota,
     /// The disk was full.
     DiskFull,
+    /// The fleet's copy of the events leaves the output out: of each turn's output it has the beginning and the end.
+    NotCopied,
 }
 
 /// Why a session ended.
@@ -263,6 +290,8 @@ pub enum EndReason {
     StartFailed,
     /// The session reached the wall-time limit of its policy.
     WallTime,
+    /// The session belongs to a tenant, and its workspace grew far over the disk limit of its policy.
+    Disk,
     /// The session had no client and no turn for the length of its idle timeout.
     Idle,
     /// The worker violated the protocol.
@@ -271,6 +300,10 @@ pub enum EndReason {
     KeeperLost,
     /// No node attached within the keeper's grace period, so the keeper ended itself and the session.
     NodeGone,
+    /// The node lost its lease in the fleet, so another node may use the session's name.
+    Fenced,
+    /// The session was lost with its node. No journal has this reason: the other nodes of the fleet say it.
+    Lost,
 }
 
 fn is_false(value: &bool) -> bool {

@@ -8,17 +8,20 @@
 //! - [`api`]: clients and node, the JSON of the HTTP door (`docs/openapi.json`);
 //! - [`host`]: node and tool host, the frames of the WebSocket (`docs/tools.md`).
 //!
-//! The shared types are in [`ids`], [`event`], [`agent`], [`policy`], [`refusal`],
+//! The records that nodes of a fleet share are in [`fleet`], what they tell of themselves in [`fleet_view`]. The shared types are in [`ids`], [`event`], [`agent`], [`policy`], [`refusal`],
 //! [`confinement`] and [`frame`].
 
 pub mod agent;
 pub mod api;
 pub mod confinement;
 pub mod disk;
+pub mod enrolment;
 pub mod environments;
 pub mod error;
 pub mod event;
 pub mod family;
+pub mod fleet;
+pub mod fleet_view;
 pub mod frame;
 pub mod host;
 pub mod ids;
@@ -39,4 +42,7 @@ pub mod worker;
 
 pub use error::ErrorCode;
 pub use event::{Event, EventKind, Outcome, Stream};
-pub use ids::{CallNo, Epoch, LinkSeq, Owner, Seq, SessionId, TokenName, TurnId, TurnNo};
+pub use ids::{
+    CallNo, ClientName, Epoch, Generation, LinkSeq, NodeName, Owner, Revision, Seq, SessionId,
+    TenantName, TokenName, TurnId, TurnNo,
+};

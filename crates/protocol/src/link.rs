@@ -312,6 +312,9 @@ pub struct Launch {
     /// The session's first room: the directory for its forks ([`crate::family`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub family: Option<PathBuf>,
+    /// A directory outside the workspace whose growth the session's disk limit limits too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scratch: Option<PathBuf>,
 }
 
 /// What a keeper needs to start a pooled worker. A connection to a zygote comes with this message as a

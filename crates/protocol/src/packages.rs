@@ -63,7 +63,7 @@ pub struct PackageEnvironment {
     /// The directory of the virtual environment.
     pub directory: String,
     pub created_at_ms: u64,
-    /// When a session last started with it.
+    /// When a session last used it.
     pub used_at_ms: u64,
     /// The session that builds it, or that built it. Its output is the output of the build.
     #[serde(default, skip_serializing_if = "Option::is_none")]

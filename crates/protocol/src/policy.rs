@@ -14,7 +14,7 @@ mod secrets;
 mod tools;
 pub use home::expand_home;
 pub use hosts::{BadHostRule, HostRule, HostRules, normal_host};
-pub use names::{HOME_DIRECTORIES, TRUSTED_ANYWHERE, TRUSTED_AT_HOME};
+pub use names::{ENVIRONMENTS, HOME_DIRECTORIES, TRUSTED_ANYWHERE, TRUSTED_AT_HOME};
 pub use secrets::{
     BadSecretName, BadSecretRule, BodyPlaceholder, PLACEHOLDER_END, PLACEHOLDER_START,
     SECRET_IN_TEMPLATE, SECRET_NAME_CHARS_MAX, SecretName, SecretPosition, SecretRule,
@@ -356,6 +356,8 @@ impl PolicyRequest {
             ("cpu_percent", limits.cpu_percent == Some(0)),
             ("processes", limits.processes == Some(0)),
             ("open_files", limits.open_files == Some(0)),
+            // A tmpfs of the size 0 has no limit.
+            ("tmp_bytes", limits.tmp_bytes == Some(0)),
             ("wall_s", limits.wall_s == Some(0)),
         ];
         zeros
@@ -567,6 +569,8 @@ mod tests {
         assert!(refused(PolicyRequest { hidden, ..Default::default() }).contains("keys"));
         let limits = Limits { processes: Some(0), ..Limits::default() };
         assert!(refused(PolicyRequest { limits, ..Default::default() }).contains("processes"));
+        let limits = Limits { tmp_bytes: Some(0), ..Limits::default() };
+        assert!(refused(PolicyRequest { limits, ..Default::default() }).contains("tmp_bytes"));
         let environment = vec![String::new(); LIST_MAX + 1];
         assert!(
             refused(PolicyRequest { environment, ..Default::default() }).contains("environment")

@@ -13,6 +13,9 @@ pub struct StateStorage {
     pub index: IndexStorage,
     /// Number of log lines that the node could not write since it started.
     pub log_lines_dropped: u64,
+    /// Number of records of the audit log that were lost since the node started. 0 from nodes of earlier releases.
+    #[serde(default)]
+    pub audit_records_dropped: u64,
 }
 
 /// Where the journal's index is. The index is derived from the journal, so its loss loses no data.

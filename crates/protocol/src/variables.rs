@@ -41,13 +41,27 @@ const fn variable(
 }
 
 /// Every variable, by group and name.
-pub const VARIABLES: [Variable; 25] = [
+pub const VARIABLES: [Variable; 30] = [
     variable(
         "WINDLASS_BIN",
         Place,
         "SDKs",
         "the program of the package, else `windlass` on PATH",
         "the program that an SDK starts a node with",
+    ),
+    variable(
+        "WINDLASS_CA",
+        Place,
+        "commands, SDKs",
+        "the authorities that the machine trusts",
+        "a PEM file: the only authorities that may sign the certificate of the node at an `https` URL",
+    ),
+    variable(
+        "WINDLASS_NATS_SERVER",
+        Place,
+        "`fleet dev`",
+        "`nats-server` on PATH",
+        "the program that serves the store of a fleet to try",
     ),
     variable(
         "WINDLASS_RUNTIME_DIR",
@@ -75,7 +89,7 @@ pub const VARIABLES: [Variable; 25] = [
         Place,
         "commands, SDKs",
         "the socket in the runtime directory",
-        "the address of a node over TCP, for example `http://127.0.0.1:8040`",
+        "the address of a node over TCP, for example `http://127.0.0.1:8040` or `https://node.example:8040`",
     ),
     variable(
         "WINDLASS_CONFIG",
@@ -118,6 +132,13 @@ pub const VARIABLES: [Variable; 25] = [
         "node",
         "`10G`",
         "maximum total size of journals and of workspaces of ended sessions; key `retain_bytes`",
+    ),
+    variable(
+        "WINDLASS_SESSION_UIDS",
+        Node,
+        "node",
+        "",
+        "the user ids of sessions, on a node that root runs; key `session_uids`",
     ),
     variable(
         "WINDLASS_START",
@@ -177,6 +198,13 @@ pub const VARIABLES: [Variable; 25] = [
         "marks the session that makes the memory snapshot of Pyodide",
     ),
     variable(
+        "WINDLASS_SCRATCH",
+        Worker,
+        "worker `python`",
+        "",
+        "the directory for packages that the session's code installs",
+    ),
+    variable(
         "WINDLASS_TERMINAL",
         Worker,
         "workers with a terminal",
@@ -196,6 +224,13 @@ pub const VARIABLES: [Variable; 25] = [
         "`cargo xtask bench`",
         "`/usr/bin/python3`",
         "an interpreter with numpy and pandas to measure",
+    ),
+    variable(
+        "WINDLASS_CONSOLE_PROGRAM",
+        Tests,
+        "tests of the console",
+        "",
+        "the `windlass` program whose console they test. `cargo xtask console` sets it",
     ),
     variable(
         "WINDLASS_TEST_CLOCK_OFFSET_FILE",

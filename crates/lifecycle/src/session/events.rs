@@ -1,4 +1,4 @@
-//! The events that a session takes and the effects that it returns: two closed enums, no behaviour.
+//! The events that a session takes and the effects that it returns: two closed enums.
 
 use windlass_protocol::event::{EndReason, StopCause};
 use windlass_protocol::policy::Limit;
@@ -54,10 +54,14 @@ pub enum SessionEvent {
     },
     /// The session has reached its wall-time limit.
     WallTimePassed,
+    /// The session is so far over its disk limit that it ends.
+    DiskPassed,
     /// No client has used the session for as long as its idle timeout.
     IdlePassed,
     /// The worker sent a message that violates the protocol.
     ProtocolBroken,
+    /// The node has lost its lease in the fleet.
+    FencePassed,
     KeeperLost(KeeperLoss),
 }
 
@@ -66,6 +70,15 @@ pub enum KeeperLoss {
     Died,
     /// The keeper ended itself, because no node attached within its grace period.
     NodeGone,
+}
+
+impl KeeperLoss {
+    pub(super) fn end_reason(self) -> EndReason {
+        match self {
+            Self::Died => EndReason::KeeperLost,
+            Self::NodeGone => EndReason::NodeGone,
+        }
+    }
 }
 
 /// Every effect that a decision can have.
@@ -130,4 +143,14 @@ pub enum SessionEffect {
 pub enum Loss {
     None,
     State,
+}
+
+/// The code of turns that end because their session ends.
+pub(super) fn code_of_turns_at(end: EndReason) -> ErrorCode {
+    match end {
+        EndReason::WallTime => ErrorCode::LimitWallTime,
+        EndReason::Disk => ErrorCode::LimitDisk,
+        EndReason::Fenced => ErrorCode::Fenced,
+        _ => ErrorCode::SessionClosed,
+    }
 }

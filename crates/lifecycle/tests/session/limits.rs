@@ -98,6 +98,21 @@ fn a_limit_that_is_too_small_for_the_worker_is_a_failed_start() {
 }
 
 #[test]
+fn a_session_far_over_its_disk_limit_ends_with_every_turn_in_it() {
+    check(
+        "ready; ask 1; ask 2; disk-passed; disk-filled; ask 3",
+        expect![[r#"
+            ready          Idle(1)                     -
+            ask 1          Busy(1)                     accept 1, start 1
+            ask 2          Busy(1)+1                   accept 2
+            disk-passed    Ended(Disk)                 finish 1 Lost limit_disk !, finish 2 Lost limit_disk !, stop-keeper, end Disk
+            disk-filled    Ended(Disk)                 -
+            ask 3          Ended(Disk)                 refuse 3 session_ended
+        "#]],
+    );
+}
+
+#[test]
 fn wall_time_ends_the_session_and_every_turn_in_it_by_name() {
     check(
         "ready; ask 1; ask 2; wall-time; ok 1; ask 3; wall-time",

@@ -69,6 +69,7 @@ fn event(word: &str) -> SessionEvent {
         "fork-bomb" => SessionEvent::WorkerEnded { limit: Some(Limit::Processes) },
         "disk-filled" => SessionEvent::WorkerEnded { limit: Some(Limit::Disk) },
         "wall-time" => SessionEvent::WallTimePassed,
+        "disk-passed" => SessionEvent::DiskPassed,
         "idle" => SessionEvent::IdlePassed,
         "broken" => SessionEvent::ProtocolBroken,
         "keeper-died" => SessionEvent::KeeperLost(KeeperLoss::Died),

@@ -205,6 +205,7 @@ fn word() -> impl Strategy<Value = ScriptStep> {
     let ends = prop::sample::select(vec![
         SessionEvent::CloseAsked,
         SessionEvent::WallTimePassed,
+        SessionEvent::DiskPassed,
         SessionEvent::IdlePassed,
         SessionEvent::ProtocolBroken,
         SessionEvent::KeeperLost(KeeperLoss::Died),

@@ -17,6 +17,7 @@ pub const ENTRIES_MAX: usize = 1000;
 
 /// The query of `GET /v1/sessions/{session}/files`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct FilesQuery {
     /// The path of a directory in the workspace. Default: the workspace itself.
     #[serde(default)]
@@ -109,8 +110,19 @@ pub enum FileChange {
     },
 }
 
+/// The query of requests that write files.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct WriteQuery {
+    /// Write only what the session's policy lets its code write. For tool hosts: the paths of a call come from
+    /// the code.
+    #[serde(default)]
+    pub within_policy: bool,
+}
+
 /// The query of `GET /v1/sessions/{session}/files/watch`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct WatchQuery {
     /// The path of a directory in the workspace. Default: the workspace itself.
     #[serde(default)]

@@ -38,6 +38,7 @@ pub struct StreamView {
 
 /// What to search for in the output.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct SearchQuery {
     /// The text to find, compared byte by byte.
     pub query: String,

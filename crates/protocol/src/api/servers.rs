@@ -79,6 +79,7 @@ pub enum ServerState {
 
 /// Which tools of a session to return.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct SessionToolsQuery {
     /// Search words: return the matching tools, best match first. Default: all tools, sorted by name.
     #[serde(default)]

@@ -2,6 +2,7 @@
 
 use super::{LanguageTerms, TypedInput, WorkerKind};
 use crate::event::StartedBy;
+use crate::worker::CONTEXTS;
 
 pub const KIND: WorkerKind = WorkerKind {
     name: "node",
@@ -10,7 +11,7 @@ pub const KIND: WorkerKind = WorkerKind {
     shebangs: &["node", "nodejs"],
     interpreter: "node",
     version_arguments: VERSION_ARGUMENTS,
-    capabilities: &["stdin", "interrupt", "display", "tools"],
+    capabilities: &["stdin", "interrupt", "display", "tools", CONTEXTS],
     has_variants: false,
     starts: &[StartedBy::Exec],
     typed: TypedInput::Brackets,

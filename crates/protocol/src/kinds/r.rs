@@ -2,6 +2,7 @@
 
 use super::{LanguageTerms, TypedInput, WorkerKind};
 use crate::event::StartedBy;
+use crate::worker::CONTEXTS;
 
 pub const KIND: WorkerKind = WorkerKind {
     name: "r",
@@ -15,7 +16,7 @@ pub const KIND: WorkerKind = WorkerKind {
         "-e",
         "cat(as.character(getRversion()), file.path(R.home('bin'), 'R'))",
     ],
-    capabilities: &["stdin", "interrupt", "display", "tools"],
+    capabilities: &["stdin", "interrupt", "display", "tools", CONTEXTS],
     has_variants: false,
     starts: &[StartedBy::Exec, StartedBy::Zygote, StartedBy::Pool],
     typed: TypedInput::Brackets,

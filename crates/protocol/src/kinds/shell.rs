@@ -2,6 +2,7 @@
 
 use super::{LanguageTerms, TypedInput, WorkerKind};
 use crate::event::StartedBy;
+use crate::worker::CONTEXTS;
 
 pub const KIND: WorkerKind = WorkerKind {
     name: "shell",
@@ -10,7 +11,7 @@ pub const KIND: WorkerKind = WorkerKind {
     shebangs: &["sh", "bash", "dash"],
     interpreter: "bash",
     version_arguments: &["-c", "echo \"${BASH_VERSION%%(*} $BASH\""],
-    capabilities: &["stdin", "interrupt", "tools"],
+    capabilities: &["stdin", "interrupt", "tools", CONTEXTS],
     has_variants: false,
     starts: &[StartedBy::Exec],
     typed: TypedInput::Shell,

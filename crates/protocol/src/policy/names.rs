@@ -74,7 +74,11 @@ pub const TRUSTED_AT_HOME: &[&str] = &[
 /// there.
 pub const HOME_DIRECTORIES: &[&str] = &["bin", ".cargo", ".config", ".local", ".ssh"];
 
+/// Names of a project's environments, whose programs the user runs. If such a directory exists when a session starts, the
+/// session cannot change it. A missing one can be created.
+pub const ENVIRONMENTS: &[&str] = &[".venv"];
+
 /// All names that are protected by default.
 pub fn protected() -> impl Iterator<Item = &'static str> {
-    TRUSTED_ANYWHERE.iter().chain(TRUSTED_AT_HOME).copied()
+    TRUSTED_ANYWHERE.iter().chain(TRUSTED_AT_HOME).chain(ENVIRONMENTS).copied()
 }
