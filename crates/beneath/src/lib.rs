@@ -249,6 +249,19 @@ impl Directory {
         })?)
     }
 
+    /// Moves an entry to a new name, and replaces an existing file of that name in the same step. The existing entry is
+    /// not followed if it is a symlink.
+    pub fn replace(
+        &self,
+        path: impl AsRef<Path>,
+        to: &Self,
+        name: impl AsRef<Path>,
+    ) -> io::Result<()> {
+        Ok(self.at(path.as_ref(), |from, old| {
+            to.at(name.as_ref(), |to, new| renameat(from, old, to, new))
+        })?)
+    }
+
     /// Removes an entry that is not a directory. A symlink's target stays.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> io::Result<()> {
         Ok(self.at(path.as_ref(), |above, name| unlinkat(above, name, AtFlags::empty()))?)

@@ -2,14 +2,16 @@
 //! the fork it is entered by system calls alone, on memory that was prepared before. The same code serves a
 //! process that will run a program and a process that is already an interpreter.
 //!
-//! The order matters: namespaces; the view; setup that needs capabilities (network, limits); dropping
-//! capabilities; Landlock; seccomp; the canaries. No step after seccomp needs a call that the filter refuses.
+//! The order matters: namespaces; the view; setup that needs capabilities (network); the session's own user id, if it
+//! has one; limits; dropping capabilities; Landlock; seccomp; the canaries. No step after seccomp needs a call that the
+//! filter refuses.
 
 pub(crate) mod canary;
 pub(crate) mod landlock;
 mod limits;
 mod mounts;
 mod network;
+mod own_user;
 mod rights;
 
 use std::ffi::CString;
@@ -18,10 +20,13 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use windlass_protocol::confinement::Isolation;
 
 pub(crate) use self::mounts::UnenteredView;
+use self::own_user::{OwnUser, OwnerMaps};
+pub use self::own_user::{OwnUserError, OwnerMapError, try_owner_map};
 use crate::plan::{Mount, NetworkPlan, Plan};
 use crate::seccomp::{self, FilterError, FilterProgram, FilterSpec, Namespaces};
 
@@ -51,10 +56,12 @@ pub enum ConfineStep {
     Execute,
     Hold,
     Join,
+    OwnUser,
+    MapOwner,
 }
 
 impl ConfineStep {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 24] = [
         Self::Unshare,
         Self::MapUser,
         Self::Fork,
@@ -77,6 +84,8 @@ impl ConfineStep {
         Self::Execute,
         Self::Hold,
         Self::Join,
+        Self::OwnUser,
+        Self::MapOwner,
     ];
 
     pub(crate) fn from_number(number: u8) -> Option<Self> {
@@ -107,6 +116,8 @@ impl ConfineStep {
             Self::Execute => "run the program",
             Self::Hold => "hold a protected name",
             Self::Join => "enter namespaces",
+            Self::OwnUser => "take the session's own user id",
+            Self::MapOwner => "map the owner of a writable path to the session's own user id",
         }
     }
 }
@@ -140,6 +151,8 @@ impl std::error::Error for StepError {}
 pub struct StepErrorAt {
     pub failed: StepError,
     pub path: Option<PathBuf>,
+    /// The session's own user id, if it has one.
+    pub own_uid: Option<u32>,
 }
 
 impl StepErrorAt {
@@ -147,29 +160,49 @@ impl StepErrorAt {
     pub(crate) fn of(failed: StepError, plan: &Plan) -> Self {
         let index = usize::from(failed.index);
         let path = match failed.step {
-            ConfineStep::Bind | ConfineStep::Private | ConfineStep::Hide => {
-                plan.view.get(index).and_then(Mount::path)
-            }
+            ConfineStep::Bind
+            | ConfineStep::MapOwner
+            | ConfineStep::Private
+            | ConfineStep::Hide => plan.view.get(index).and_then(Mount::path),
             ConfineStep::Landlock => {
                 let rules = plan.landlock.as_ref().map(|ruleset| &ruleset.rules);
                 rules.and_then(|rules| rules.get(index)).map(|rule| rule.path.as_path())
             }
             _ => None,
         };
-        Self { failed, path: path.map(Path::to_owned) }
+        Self { failed, path: path.map(Path::to_owned), own_uid: plan.own_uid }
+    }
+
+    /// The session's own user id, if the kernel refuses the session a program or a directory that root could use.
+    fn refused_user(&self) -> Option<u32> {
+        let by_mode = matches!(self.failed.step, ConfineStep::Directory | ConfineStep::Execute);
+        self.own_uid.filter(|_| by_mode && self.failed.errno == Errno::ACCESS.raw_os_error())
     }
 }
 
 impl fmt::Display for StepErrorAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(path) = self.path.as_deref().map(Path::display) else {
-            return self.failed.fmt(f);
+            self.failed.fmt(f)?;
+            return self.refused_user().map_or(Ok(()), |uid| {
+                write!(
+                    f,
+                    "; the session has the user id {uid} of its own and reads what every user of the machine can read: \
+                     check the modes of the program, the working directory and the directories above them"
+                )
+            });
         };
         let cause = std::io::Error::from_raw_os_error(self.failed.errno);
         match self.failed.step {
             ConfineStep::Bind => write!(f, "cannot bind {path} into the view: {cause}"),
             ConfineStep::Private => write!(f, "cannot make a private directory at {path}: {cause}"),
             ConfineStep::Hide => write!(f, "cannot hide {path}: {cause}"),
+            ConfineStep::MapOwner => write!(
+                f,
+                "cannot map the owner of {path} to the session's own user id, and without that the session does not \
+                 start: {cause}; the file system there, or one mounted below it, has no id-mapped mounts: use a \
+                 directory on ext4, xfs, btrfs or tmpfs"
+            ),
             step => write!(f, "cannot {} at {path}: {cause}", step.as_str()),
         }
     }
@@ -184,6 +217,8 @@ pub enum PrepareError {
     Filter(#[from] FilterError),
     #[error("a path holds a NUL byte")]
     Nul(#[from] std::ffi::NulError),
+    #[error(transparent)]
+    OwnUser(#[from] OwnUserError),
 }
 
 /// A plan prepared in memory, so that entering it allocates nothing.
@@ -196,6 +231,7 @@ pub struct PreparedPlan {
     filter: Option<FilterProgram>,
     limits: Vec<limits::RlimitSetting>,
     pub(crate) canaries: canary::Canaries,
+    own_user: Option<OwnUser>,
 }
 
 /// The namespaces of level `full`, prepared in memory like the rest of the plan.
@@ -216,8 +252,13 @@ impl NamespaceSetup {
 
     /// Makes namespaces for the calling process; the pid namespace is for its children.
     pub fn make(&self) -> Result<(), StepError> {
-        rights::make_namespaces(self.network)?;
+        rights::make_namespaces(self.network, libc::CLONE_NEWUSER)?;
         rights::map_identity(&self.user, &self.group)
+    }
+
+    /// The same without a user namespace, for a worker that enters one later.
+    fn make_without_user(&self) -> Result<(), StepError> {
+        rights::make_namespaces(self.network, 0)
     }
 
     /// Makes a network namespace for a worker; the calling process enters it.
@@ -236,13 +277,21 @@ impl NamespaceSetup {
 }
 
 impl PreparedPlan {
-    /// Prepares a plan for a child of the calling process.
+    /// Prepares a plan for a child of the calling process, which has one thread if the plan has a user id of its own.
     pub fn new(plan: &Plan) -> Result<Self, PrepareError> {
-        Self::with_keeper(plan, rustix::process::getpid().as_raw_nonzero().get())
+        let own_user = plan.own_uid.map(OwnUser::make).transpose()?;
+        Self::prepare(plan, own_user, rustix::process::getpid().as_raw_nonzero().get())
     }
 
-    /// Prepares a plan for a process whose keeper has this pid.
+    /// Prepares a plan for a process that was forked from a zygote and whose keeper has this pid.
     pub(crate) fn with_keeper(plan: &Plan, keeper: i32) -> Result<Self, PrepareError> {
+        match plan.own_uid {
+            Some(_) => Err(OwnUserError::Forked.into()),
+            None => Self::prepare(plan, None, keeper),
+        }
+    }
+
+    fn prepare(plan: &Plan, own_user: Option<OwnUser>, keeper: i32) -> Result<Self, PrepareError> {
         let namespaces = match plan.isolation {
             Isolation::Full => Namespaces::Own,
             Isolation::Landlock | Isolation::None => Namespaces::Machine,
@@ -251,11 +300,12 @@ impl PreparedPlan {
         Ok(Self {
             isolation: plan.isolation,
             namespaces: NamespaceSetup::new(plan.network),
-            mounts: mounts::PreparedMounts::new(&plan.view)?,
+            mounts: mounts::PreparedMounts::new(&plan.view, own_user.as_ref())?,
             landlock: plan.landlock.as_ref().map(landlock::PreparedRuleset::new).transpose()?,
             filter: spec.map(seccomp::filter).transpose()?,
             limits: limits::of(&plan.rlimits),
             canaries: canary::Canaries::new(plan, keeper)?,
+            own_user,
         })
     }
 
@@ -267,7 +317,15 @@ impl PreparedPlan {
 
     /// First part: makes namespaces for the calling process; the pid namespace is for its children.
     pub fn make_namespaces(&self) -> Result<(), StepError> {
-        self.namespaces.make()
+        match &self.own_user {
+            Some(_) => self.namespaces.make_without_user(),
+            None => self.namespaces.make(),
+        }
+    }
+
+    /// Gives the calling process the session's own user id, if it has one.
+    pub(crate) fn enter_own_user(&self) -> Result<(), StepError> {
+        self.own_user.as_ref().map_or(Ok(()), OwnUser::enter)
     }
 
     /// The first step in a process that was forked from a zygote. An ordinary user's zygote has capabilities
@@ -284,11 +342,23 @@ impl PreparedPlan {
     ///
     /// The caller has one thread.
     pub fn confine(&self) -> Result<Option<OwnedFd>, StepError> {
+        self.enter_view()?;
+        self.confine_in_view()
+    }
+
+    /// Builds the view and enters it, and takes the session's own user id. The steps need descriptors that were opened
+    /// when the plan was prepared.
+    pub(crate) fn enter_view(&self) -> Result<(), StepError> {
+        // Root makes directories of the view, and another user must be able to pass them.
+        let umask = self.own_user.as_ref().map(|_| rustix::process::umask(Mode::from(0o022)));
         if self.isolation == Isolation::Full {
             self.mounts.build()?;
             self.namespaces.set_up()?;
         }
-        self.confine_in_view()
+        if let Some(umask) = umask {
+            rustix::process::umask(umask);
+        }
+        self.enter_own_user()
     }
 
     /// Builds the view and sets up the namespaces, in a process that has no session yet.
@@ -365,4 +435,28 @@ pub(crate) fn c_path(path: &Path) -> Result<CString, std::ffi::NulError> {
 pub(crate) fn relative(path: &Path) -> Result<CString, std::ffi::NulError> {
     let below = path.strip_prefix("/").unwrap_or(path);
     if below.as_os_str().is_empty() { CString::new(".") } else { c_path(below) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_read_names_the_own_user_id_of_the_session() {
+        let shown = |step, errno: Errno, own_uid| {
+            let failed = StepError::at(step)(errno);
+            StepErrorAt { failed, path: None, own_uid }.to_string()
+        };
+        for step in [ConfineStep::Directory, ConfineStep::Execute] {
+            let refused = shown(step, Errno::ACCESS, Some(200_017));
+            assert!(refused.contains("the session has the user id 200017 of its own"), "{refused}");
+            for other in
+                [shown(step, Errno::NOENT, Some(200_017)), shown(step, Errno::ACCESS, None)]
+            {
+                assert!(!other.contains("user id"), "{other}");
+            }
+        }
+        let limits = shown(ConfineStep::Limits, Errno::ACCESS, Some(200_017));
+        assert!(!limits.contains("of its own"), "{limits}");
+    }
 }

@@ -5,6 +5,7 @@
 pub mod base;
 mod canaries;
 mod controls;
+mod own_user;
 mod rules;
 pub mod twins;
 mod view;
@@ -33,6 +34,8 @@ pub enum PlanError {
     NotEnforceable { control: String, why: String, remedy: String },
     #[error("the isolation level {level} is not available here: {why}; {remedy}")]
     LevelUnavailable { level: Isolation, why: String, remedy: String },
+    #[error("each session of this node has a user id of its own, and {why}; {remedy}")]
+    NoOwnUser { why: &'static str, remedy: &'static str },
 }
 
 /// Plans how a session with `policy` is confined on `machine`, given the files in `survey`.
@@ -130,6 +133,7 @@ fn full(policy: &Policy, machine: &MachineSupport, survey: &FileSurvey) -> Plan 
         canaries: Vec::new(),
         controls: Vec::new(),
         required: Vec::new(),
+        own_uid: None,
     }
 }
 
@@ -150,6 +154,7 @@ fn landlock(policy: &Policy, machine: &MachineSupport, survey: &FileSurvey) -> P
         canaries: Vec::new(),
         controls: Vec::new(),
         required: Vec::new(),
+        own_uid: None,
     }
 }
 
@@ -182,6 +187,7 @@ fn unconfined() -> Plan {
         canaries: Vec::new(),
         controls: Vec::new(),
         required: Vec::new(),
+        own_uid: None,
     }
 }
 

@@ -111,5 +111,6 @@ fn plan() -> Plan {
         canaries: Vec::new(),
         controls: Vec::new(),
         required: Vec::new(),
+        own_uid: None,
     }
 }

@@ -191,7 +191,10 @@ fn run_intermediate(prepared: &PreparedPlan, exec: &PreparedCommand<'_>, channel
     }
     // SAFETY: this process has one thread, and the child only makes system calls.
     let init = match unsafe { fork() } {
-        Ok(ForkResult::Child) => init::run(),
+        Ok(ForkResult::Child) => match prepared.enter_own_user() {
+            Ok(()) => init::run(),
+            Err(failed) => give_up(channel, failed),
+        },
         Ok(ForkResult::Parent { child }) => child,
         Err(errno) => give_up(channel, fork_failed(errno)),
     };
@@ -228,10 +231,12 @@ fn become_worker(prepared: &PreparedPlan, exec: &PreparedCommand<'_>, channel: &
             kept: command.kept,
         };
         restore_signals();
+        // This comes before the next step, which closes all other descriptors, also those of the plan.
+        prepared.enter_view()?;
         descriptors::install(&descriptors, channel)?;
         rustix::io::fcntl_setfd(command.kept, FdFlags::empty())
             .map_err(StepError::at(ConfineStep::Descriptors))?;
-        let listener = prepared.confine()?;
+        let listener = prepared.confine_in_view()?;
         if let Some(listener) = listener {
             channel.send_descriptor(b'L', listener.as_fd());
         }

@@ -26,6 +26,10 @@ pub struct Plan {
     pub canaries: Vec<Canary>,
     pub controls: Vec<ControlReport>,
     pub required: Vec<Control>,
+    /// The user and group id that the session has outside of its user namespace, if it has one of its own. Without it
+    /// the session has the ids of the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_uid: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -228,6 +232,10 @@ pub enum Attempt {
     Capability,
     /// Make a user namespace.
     UserNamespace,
+    /// Have another user id outside of the user namespace than this one.
+    OtherUser {
+        uid: u32,
+    },
     Bpf,
     Ptrace,
     Keyring,

@@ -41,7 +41,8 @@ pub struct SurveyInput {
     /// The node's own directories, which sessions must not see.
     pub hidden: Vec<PathBuf>,
     pub home: Option<PathBuf>,
-    /// The session's temporary directory. Only level `landlock` uses it: it has no private `/tmp`.
+    /// The session's temporary directory, which it can write: at level `landlock`, because it has no private `/tmp`, and at
+    /// each level if its code installs packages.
     pub tmp: Option<PathBuf>,
     /// The home of the session's agent, which the session can write whatever its policy says of the workspace.
     pub agent_home: Option<PathBuf>,

@@ -5,6 +5,7 @@
 use std::io::Read;
 use std::os::fd::AsFd;
 
+use windlass_confine::enter::try_owner_map;
 use windlass_confine::plan::{Mount, PathKind};
 use windlass_confine::{
     Depth, MachineSupport, Plan, SpawnCommand, SpawnError, StartedProcess, SurveyInput, plan,
@@ -351,4 +352,69 @@ fn setuid_and_setgid_bits_are_refused_and_ordinary_modes_are_not() {
         );
         assert_eq!(ran.said, expected, "{level}");
     }
+}
+
+/// A user id that no user of a machine has.
+const OWN_UID: u32 = 1_900_000_017;
+
+/// The plan of a session that writes its workspace and has a user id of its own.
+fn plan_with_own_user(stage: &ConfinedHome) -> Plan {
+    let mut policy = Policy::of(windlass_protocol::policy::Preset::Workspace);
+    policy.isolation = Some(Isolation::Full);
+    let found = survey(&policy, &stage.survey_input(), Depth::View);
+    let plan = plan(&policy, &MachineSupport::detect(), &found).unwrap();
+    plan.with_own_user(OWN_UID).unwrap()
+}
+
+const OWN_USER: &str = r#"
+import os
+print(*open("/proc/self/uid_map").read().split())
+print(*open("/proc/self/gid_map").read().split(), os.getgroups())
+print(os.getuid(), os.getgid())
+open("new.txt", "w").write("x")
+print("owners", os.stat("new.txt").st_uid, os.stat(".").st_uid, os.stat("/run").st_uid)
+open("/run/file", "w").write("x")
+"#;
+
+#[test]
+fn a_session_with_a_user_id_of_its_own_is_no_other_user_outside() {
+    if !rustix::process::geteuid().is_root() {
+        // Only root can give a session another user id.
+        return;
+    }
+    let stage = ConfinedHome::new();
+    let ran = stage.run_plan(&plan_with_own_user(&stage), OWN_USER).unwrap();
+    let of_map = format!("0 {OWN_UID} 1");
+    let expected = format!("{of_map}\n{of_map} []\n0 0\nowners 0 0 0\n");
+    assert_eq!(ran.said, expected);
+    let made = std::fs::metadata(stage.home.path().join("work/new.txt")).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&made), 0, "the file keeps the owner");
+    let controls = &ran.started.confinement.controls;
+    let told = controls.iter().find(|report| report.control == Control::Privileges).unwrap();
+    assert!(told.tested, "{told:?}");
+    assert!(told.mechanism.starts_with(&format!("own user id {OWN_UID}, ")), "{told:?}");
+}
+
+#[test]
+fn a_workspace_whose_owner_cannot_be_mapped_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        // Only root can mount a file system without id-mapped mounts.
+        return;
+    }
+    let stage = ConfinedHome::new();
+    let work = stage.home.path().join("work");
+    let nothing = None::<&str>;
+    let private = nix::mount::MsFlags::MS_REC | nix::mount::MsFlags::MS_PRIVATE;
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+    nix::mount::mount(nothing, "/", nothing, private, nothing).unwrap();
+    let plain = nix::mount::MsFlags::empty();
+    nix::mount::mount(Some("ramfs"), &work, Some("ramfs"), plain, nothing).unwrap();
+    let refused = stage.run_plan(&plan_with_own_user(&stage), "print(1)");
+    let tried = try_owner_map(&work, OWN_UID);
+    nix::mount::umount(&work).unwrap();
+    let expected = format!("cannot map the owner of {} ", work.display());
+    for error in [refused.err().unwrap().to_string(), tried.unwrap_err().to_string()] {
+        assert!(error.starts_with(&expected), "{error}");
+    }
+    try_owner_map(&work, OWN_UID).unwrap();
 }

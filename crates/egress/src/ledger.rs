@@ -43,6 +43,9 @@ pub trait DecisionSink: std::fmt::Debug + Send + Sync {
     /// Reports the first decision of a kind to the owner. The report is lost if the owner has ended.
     fn report(&self, decision: Decision) -> BoxFuture<'_, ()>;
 
+    /// Counts every decision. Must not wait.
+    fn count(&self, _allowed: bool) {}
+
     /// Returns when the owner has ended.
     fn gone(&self) -> BoxFuture<'_, ()>;
 }
@@ -160,6 +163,7 @@ impl Ledger {
     /// returned counter counts the bytes of the connection.
     pub async fn note(&self, host: &str, port: u16, decided: Result<(), NotReached>) -> Arc<Flow> {
         let allowed = !matches!(decided, Err(NotReached::Refused(_)));
+        self.owner.count(allowed);
         let reason = decided.err().map(|why| why.to_string()).unwrap_or_default();
         let key = DecisionKey { host: host.to_owned(), port, allowed, reason };
         let (first, flow) = self.count(key);

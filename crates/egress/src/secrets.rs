@@ -28,6 +28,9 @@ const SENT_MAX: usize = 1024;
 /// Finds the value of a secret. The proxy asks for each request, so that a new value is used at once.
 pub trait SecretSource: std::fmt::Debug + Send + Sync {
     fn value(&self, name: &SecretName) -> Option<Arc<SecretValue>>;
+
+    /// Called the first time that a value of this secret is sent to a host.
+    fn sent(&self, _name: &SecretName, _host: &str, _port: u16) {}
 }
 
 /// The secrets of a family of sessions: where the proxy may send them, and the source of their values and certificates.
@@ -164,6 +167,7 @@ impl RequestSecrets<'_> {
             let (host, port) = (origin.host.to_owned(), origin.port);
             state.sent.push(SentValue { host, port, value: value.clone() });
             drop(state);
+            self.session.source.sent(&rule.name, origin.host, origin.port);
             self.session.changes.send_modify(|count| *count += 1);
         }
         Ok(value)

@@ -9,8 +9,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::directories::make_missing;
 use super::precondition::{etag, same_content};
-use super::staging::{StagedFile, Staging};
+use super::staging::{StagedFile, Staging, rename_onto_nothing};
 use super::{FileError, FilePath, Precondition, Workspace};
 
 /// The mode bits that a new file takes over from the file it replaces.
@@ -60,15 +61,12 @@ pub(super) fn check(
 ) -> Result<Vec<Option<Stat>>, FileError> {
     let mut conflicts = Vec::new();
     let mut found = Vec::with_capacity(changes.len());
-    for change in changes {
+    for (index, change) in changes.iter().enumerate() {
         let path = change.path.as_str();
         let there = match workspace.look(&change.path) {
-            // The same write-back may remove the file that is in the way.
-            Err(FileError::Refused { .. })
-                if changes.len() > 1 && parent_is_deleted(changes, change) =>
-            {
-                None
-            }
+            // The same write-back may remove the file that is in the way. It must do so before this change: until then a
+            // symlink in its place could lead to a file that is closed.
+            Err(FileError::Refused { .. }) if parent_is_deleted(&changes[..index], change) => None,
             looked => looked?,
         };
         if let (FileAction::Put(_), Some(stat)) = (&change.action, &there) {
@@ -87,9 +85,9 @@ pub(super) fn check(
     if conflicts.is_empty() { Ok(found) } else { Err(FileError::Conflict { paths: conflicts }) }
 }
 
-/// Whether another change deletes a file at a path where this change needs a directory.
-fn parent_is_deleted(changes: &[StagedChange], wanted: &StagedChange) -> bool {
-    changes.iter().any(|other| {
+/// Whether an earlier change deletes a file at a path where this change needs a directory.
+fn parent_is_deleted(earlier: &[StagedChange], wanted: &StagedChange) -> bool {
+    earlier.iter().any(|other| {
         matches!(other.action, FileAction::Delete)
             && other.path != wanted.path
             && wanted.path.is_within(&other.path)
@@ -143,7 +141,7 @@ impl AppliedChanges<'_> {
         };
         match &change.action {
             FileAction::Put(staged) => {
-                let directory = self.workspace.make_directory(&above, &mut self.made)?;
+                let directory = make_missing(self.workspace, &above, &mut self.made)?;
                 let file = staging.open(staged).map_err(failed)?;
                 if let Some(before) = before {
                     let mode = Mode::from_raw_mode(before.st_mode & MODE_KEPT);
@@ -318,18 +316,4 @@ fn exchange(
     name: &str,
 ) -> rustix::io::Result<()> {
     renameat_with(staging.directory(), staged, directory, name, RenameFlags::EXCHANGE)
-}
-
-/// Renames onto a free name. A file system without `RENAME_NOREPLACE` may overwrite a file that was made
-/// at the same moment.
-fn rename_onto_nothing(
-    staging: &Staging,
-    staged: &str,
-    directory: &OwnedFd,
-    name: &str,
-) -> rustix::io::Result<()> {
-    match renameat_with(staging.directory(), staged, directory, name, RenameFlags::NOREPLACE) {
-        Err(Errno::INVAL) => renameat(staging.directory(), staged, directory, name),
-        done => done,
-    }
 }

@@ -7,10 +7,12 @@
 
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod closed;
 mod commit;
+mod directories;
 mod error;
-mod hidden;
 mod list;
+mod owner;
 mod path;
 mod precondition;
 mod put;
@@ -27,10 +29,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
-use tokio::sync::Semaphore;
+use windlass_protocol::policy::WorkspaceAccess;
 
 pub use error::FileError;
 pub use list::list;
+pub use owner::NewFileOwner;
 pub use path::FilePath;
 pub use precondition::Precondition;
 pub use put::Put;
@@ -40,18 +43,9 @@ pub use watch::{WatchUpdate, WorkspaceWatch};
 pub use workspace::{FileIdentity, OpenFile, Workspace};
 pub use write_back::WriteBack;
 
-/// Maximum number of concurrent uploads in one node. Further uploads wait.
-const UPLOADS_MAX: usize = 64;
-
-/// Maximum number of concurrent watches in one node. One more is refused as `overloaded`, because the
-/// kernel limits the inotify instances of a user.
-const WATCHES_MAX: usize = 64;
-
-/// Limits and locks that file operations of all sessions share.
-#[derive(Debug)]
+/// Locks that file operations of all sessions share.
+#[derive(Debug, Default)]
 pub struct Files {
-    pub uploads: Arc<Semaphore>,
-    pub watches: Arc<Semaphore>,
     /// One lock per workspace directory, because two sessions may use the same directory.
     commit_locks: Mutex<HashMap<FileIdentity, Weak<CommitLock>>>,
 }
@@ -59,16 +53,6 @@ pub struct Files {
 /// Held while changes are committed in a workspace, so that precondition checks and renames of two
 /// clients do not interleave.
 pub type CommitLock = Mutex<()>;
-
-impl Default for Files {
-    fn default() -> Self {
-        Self {
-            uploads: Arc::new(Semaphore::new(UPLOADS_MAX)),
-            watches: Arc::new(Semaphore::new(WATCHES_MAX)),
-            commit_locks: Mutex::default(),
-        }
-    }
-}
 
 impl Files {
     fn commit_lock(&self, workspace: FileIdentity) -> Arc<CommitLock> {
@@ -83,7 +67,7 @@ impl Files {
     }
 }
 
-/// Which files of a session a client may access: the workspace, and what the policy hides.
+/// Which files of a session a client may access: the workspace, what the policy hides, and what it protects.
 #[derive(Debug, Clone)]
 pub struct FileScope {
     pub workspace: PathBuf,
@@ -93,6 +77,23 @@ pub struct FileScope {
     pub node_dirs: Vec<PathBuf>,
     pub home: Option<PathBuf>,
     pub file_bytes_max: u64,
+    pub writer: Writer,
+    pub new_file_owner: NewFileOwner,
+}
+
+/// On whose behalf files are written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Writer {
+    /// The client, which has the user's rights.
+    Client,
+    /// The session's code, which named the paths: only what the code itself may write.
+    Code {
+        workspace: WorkspaceAccess,
+        /// Absolute paths that the code must not change.
+        protected: Vec<PathBuf>,
+    },
+    /// The session's code, in a workspace where the node cannot find all protected names any more: it writes nothing.
+    CodeOfLostNames,
 }
 
 /// Receives a request's body piece by piece.

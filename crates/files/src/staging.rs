@@ -8,10 +8,15 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use bytes::Bytes;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, linkat, mkdirat, openat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, RenameFlags, fstat, linkat, mkdirat, openat, renameat,
+    renameat_with, unlinkat,
+};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
+use windlass_beneath::DIRECTORY;
 
+use super::owner::{FileOwner, is_private};
 use super::workspace::beneath;
 use super::{FileError, FileIdentity, FilePath, Workspace};
 
@@ -20,6 +25,9 @@ const PREFIX: &str = ".windlass-";
 
 /// Random bytes in a name: 96 bits never collide.
 const RANDOM_BYTES: usize = 12;
+
+/// The mode of a new directory in a workspace, from which the node's umask takes rights.
+pub(super) const DIRECTORY_MODE: u32 = 0o777;
 
 /// Whether a name has the form of a staged name.
 pub fn is_staged(name: &str) -> bool {
@@ -38,6 +46,8 @@ pub(super) struct Staging(Option<StagedNames>);
 struct StagedNames {
     directory: OwnedFd,
     names: Vec<String>,
+    /// To whom complete files are given.
+    owner: Option<FileOwner>,
     /// The parent and the name of the directory, if the directory was made for this staging.
     made_in: Option<(OwnedFd, String)>,
 }
@@ -63,26 +73,30 @@ pub(super) struct StagedFile {
 impl Staging {
     /// Stages in the directory of the file, or in the nearest existing directory above it.
     pub fn beside(workspace: &Workspace, path: &FilePath) -> Result<Self, FileError> {
-        let directory = workspace.nearest_directory(path)?;
-        Ok(Self(Some(StagedNames { directory, names: Vec::new(), made_in: None })))
+        let (directory, owner) = (workspace.nearest_directory(path)?, workspace.new_file_owner());
+        Ok(Self(Some(StagedNames { directory, names: Vec::new(), owner, made_in: None })))
     }
 
     /// Stages in a new directory at the top of the workspace.
     pub fn apart(workspace: &Workspace) -> Result<Self, FileError> {
-        let failed = |cause: Errno| FileError::of("", cause);
         let above = workspace.directory(&FilePath::directory("")?)?;
-        let name = fresh_name().map_err(failed)?;
-        mkdirat(&above, &name, Mode::from_raw_mode(0o700)).map_err(failed)?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match beneath(&above, &name, flags, Mode::empty()) {
+        Self::within(above, workspace.new_file_owner()).map_err(|cause| FileError::of("", cause))
+    }
+
+    /// Stages in a new directory below `above`, which only the node's user may use.
+    pub fn within(above: OwnedFd, owner: Option<FileOwner>) -> rustix::io::Result<Self> {
+        let name = fresh_name()?;
+        mkdirat(&above, &name, Mode::from_raw_mode(0o700))?;
+        match beneath(&above, &name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
             Ok(directory) => Ok(Self(Some(StagedNames {
                 directory,
                 names: Vec::new(),
+                owner,
                 made_in: Some((above, name)),
             }))),
             Err(cause) => {
                 let _ = unlinkat(&above, &name, AtFlags::REMOVEDIR);
-                Err(failed(cause))
+                Err(cause)
             }
         }
     }
@@ -110,10 +124,30 @@ impl Staging {
         Ok(StagedWriter { file: file.into(), name, is_named: true, bytes: 0 })
     }
 
-    /// Gives the complete file its name.
+    /// Makes an empty directory of this owner and returns its name. The staging was made by [`within`](Self::within).
+    pub fn make_directory(&self, owner: FileOwner) -> rustix::io::Result<String> {
+        // The session may have put another directory in the place of the new one.
+        if !is_private(&fstat(self.directory())?) {
+            return Err(Errno::AGAIN);
+        }
+        let name = fresh_name()?;
+        mkdirat(self.directory(), &name, Mode::from_raw_mode(DIRECTORY_MODE))?;
+        let flags = DIRECTORY | OFlags::NOFOLLOW;
+        let given = beneath(self.directory(), &name, flags, Mode::empty())
+            .and_then(|directory| owner.give(directory));
+        if given.is_err() {
+            let _ = unlinkat(self.directory(), &name, AtFlags::REMOVEDIR);
+        }
+        given.map(|()| name)
+    }
+
+    /// Gives the complete file its owner and its name.
     pub fn finish(&self, writing: StagedWriter) -> rustix::io::Result<StagedFile> {
         let StagedWriter { file, name, is_named, bytes } = writing;
         let identity = FileIdentity::of(&fstat(&file)?);
+        if let Some(owner) = self.names().owner {
+            owner.give(&file)?;
+        }
         if !is_named {
             let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
             linkat(CWD, unnamed, self.directory(), &name, AtFlags::SYMLINK_FOLLOW)?;
@@ -174,6 +208,20 @@ impl Drop for StagedNames {
         if let Some((above, name)) = &self.made_in {
             let _ = unlinkat(above, name, AtFlags::REMOVEDIR);
         }
+    }
+}
+
+/// Renames onto a free name. A file system without `RENAME_NOREPLACE` may overwrite a file that was made
+/// at the same moment.
+pub(super) fn rename_onto_nothing(
+    staging: &Staging,
+    staged: &str,
+    directory: &OwnedFd,
+    name: &str,
+) -> rustix::io::Result<()> {
+    match renameat_with(staging.directory(), staged, directory, name, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL) => renameat(staging.directory(), staged, directory, name),
+        done => done,
     }
 }
 

@@ -7,12 +7,16 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, mkdirat, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, statat};
 use rustix::io::Errno;
 use windlass_beneath::{DIRECTORY, Directory, Links, READ, is_of_kernel, open_beneath};
+use windlass_protocol::policy::WorkspaceAccess;
 
-use super::hidden::Hidden;
-use super::{CommitLock, FileError, FilePath, FileScope, Files, Precondition, precondition};
+use super::closed::ClosedPaths;
+use super::owner::FileOwner;
+use super::{
+    CommitLock, FileError, FilePath, FileScope, Files, Precondition, Writer, precondition,
+};
 
 /// Identifies a file independent of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,7 +35,10 @@ impl FileIdentity {
 pub struct Workspace {
     root: OwnedFd,
     identity: FileIdentity,
-    hidden: Hidden,
+    hidden: ClosedPaths,
+    protected: ClosedPaths,
+    writer: Writer,
+    new_file_owner: Option<FileOwner>,
     commit_lock: Arc<CommitLock>,
     pub file_bytes_max: u64,
 }
@@ -59,10 +66,14 @@ impl Workspace {
         };
         // The recorded path has no symlinks.
         let root = Directory::recorded(&access.workspace).map_err(missing)?;
-        let identity = FileIdentity::of(&root.stat().map_err(missing)?);
+        let stat = root.stat().map_err(missing)?;
+        let identity = FileIdentity::of(&stat);
         Ok(Self {
             commit_lock: files.commit_lock(identity),
-            hidden: Hidden::of(access),
+            hidden: ClosedPaths::hidden(access),
+            protected: ClosedPaths::protected(access),
+            writer: access.writer.clone(),
+            new_file_owner: FileOwner::of(access.new_file_owner, &stat),
             file_bytes_max: access.file_bytes_max,
             identity,
             root: root.into(),
@@ -74,8 +85,13 @@ impl Workspace {
         self.commit_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The user who gets new files and directories. `None` leaves them to the node's user.
+    pub(super) fn new_file_owner(&self) -> Option<FileOwner> {
+        self.new_file_owner
+    }
+
     pub fn is_hidden(&self, path: &FilePath) -> bool {
-        self.hidden.hides(path)
+        self.hidden.names(path)
     }
 
     /// Opens a regular file.
@@ -100,19 +116,23 @@ impl Workspace {
     /// Opens a directory as an `O_PATH` descriptor.
     pub fn directory(&self, path: &FilePath) -> Result<OwnedFd, FileError> {
         let failed = |cause: Errno| FileError::of(path.as_str(), cause);
-        self.check_shown(path)?;
+        self.check_open(path)?;
         let name = if path.is_workspace() { "." } else { path.as_str() };
         let directory = beneath(&self.root, name, DIRECTORY, Mode::empty()).map_err(failed)?;
-        if self.hidden.holds(&directory, self.identity).map_err(failed)? {
-            return Err(hidden(path));
+        for (closed, why) in self.closed() {
+            if closed.holds(&directory, self.identity).map_err(failed)? {
+                return Err(refused(path, why));
+            }
         }
         check_file_system(&directory, path)?;
         Ok(directory)
     }
 
-    /// The status of what is at a path now, without following a symlink at the path itself.
+    /// The status of what a change would replace, without following a symlink at the path itself. Refuses a
+    /// path that the writer must not change.
     pub fn look(&self, path: &FilePath) -> Result<Option<Stat>, FileError> {
-        self.check_shown(path)?;
+        self.check_writer(path)?;
+        self.check_open(path)?;
         let Some((above, name)) = path.split() else {
             return Err(FileError::of(path.as_str(), Errno::ISDIR));
         };
@@ -122,31 +142,9 @@ impl Workspace {
             Err(error) => return Err(error),
         };
         match statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) if self.hidden.is_one(&stat) => Err(hidden(path)),
-            Ok(stat) => Ok(Some(stat)),
+            Ok(stat) => self.check_identity(path, &stat).map(|()| Some(stat)),
             Err(Errno::NOENT) => Ok(None),
             Err(cause) => Err(FileError::of(path.as_str(), cause)),
-        }
-    }
-
-    /// Opens the directory at a path, and makes it and its parents if they are missing. Adds the new
-    /// directories to `made`.
-    pub fn make_directory(
-        &self,
-        path: &FilePath,
-        made: &mut Vec<FilePath>,
-    ) -> Result<OwnedFd, FileError> {
-        match (self.directory(path), path.split()) {
-            (Err(FileError::NotFound { .. }), Some((above, name))) => {
-                let directory = self.make_directory(&above, made)?;
-                match mkdirat(&directory, name, Mode::from_raw_mode(0o777)) {
-                    Ok(()) => made.push(path.clone()),
-                    Err(Errno::EXIST) => {}
-                    Err(cause) => return Err(FileError::of(path.as_str(), cause)),
-                }
-                self.directory(path)
-            }
-            (found, _) => found,
         }
     }
 
@@ -167,17 +165,49 @@ impl Workspace {
     /// Refuses everything that is not a regular file, and hidden files.
     pub fn check_regular(&self, path: &FilePath, stat: &Stat) -> Result<(), FileError> {
         let why = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile if self.hidden.is_one(stat) => return Err(hidden(path)),
-            FileType::RegularFile => return self.check_shown(path),
+            FileType::RegularFile => {
+                return self.check_identity(path, stat).and_then(|()| self.check_open(path));
+            }
             FileType::Directory => "it is a directory",
             FileType::Symlink => "it is a symlink, and symlinks are not followed",
             _ => "it is not a regular file",
         };
-        Err(FileError::Refused { path: path.as_str().to_owned(), why })
+        Err(refused(path, why))
     }
 
-    fn check_shown(&self, path: &FilePath) -> Result<(), FileError> {
-        if self.hidden.hides(path) { Err(hidden(path)) } else { Ok(()) }
+    /// Refuses every path if the changes are those of code that may change nothing in the workspace.
+    fn check_writer(&self, path: &FilePath) -> Result<(), FileError> {
+        match self.writer {
+            Writer::Code { workspace: WorkspaceAccess::Read, .. } => {
+                Err(refused(path, "the session's policy lets its code only read the workspace"))
+            }
+            Writer::CodeOfLostNames => Err(refused(
+                path,
+                "the node cannot find all names any more that the session protects here, so it \
+                 changes nothing for the session's code",
+            )),
+            Writer::Code { .. } | Writer::Client => Ok(()),
+        }
+    }
+
+    /// What is closed, each with the reason for the client.
+    fn closed(&self) -> [(&ClosedPaths, &'static str); 2] {
+        [
+            (&self.hidden, "the session's policy hides it"),
+            (&self.protected, "the session's policy protects it from changes"),
+        ]
+    }
+
+    fn check_open(&self, path: &FilePath) -> Result<(), FileError> {
+        let mut closed = self.closed().into_iter();
+        let found = closed.find(|(closed, _)| closed.names(path));
+        found.map_or(Ok(()), |(_, why)| Err(refused(path, why)))
+    }
+
+    fn check_identity(&self, path: &FilePath, stat: &Stat) -> Result<(), FileError> {
+        let mut closed = self.closed().into_iter();
+        let found = closed.find(|(closed, _)| closed.is_one(stat));
+        found.map_or(Ok(()), |(_, why)| Err(refused(path, why)))
     }
 }
 
@@ -195,13 +225,12 @@ pub(super) fn beneath(
 fn check_file_system(directory: impl AsFd, path: &FilePath) -> Result<(), FileError> {
     if is_of_kernel(directory).map_err(|cause| FileError::of(path.as_str(), cause))? {
         let why = "it is on a file system of the kernel";
-        return Err(FileError::Refused { path: path.as_str().to_owned(), why });
+        return Err(refused(path, why));
     }
     Ok(())
 }
 
-fn hidden(path: &FilePath) -> FileError {
-    let why = "the session's policy hides it";
+fn refused(path: &FilePath, why: &'static str) -> FileError {
     FileError::Refused { path: path.as_str().to_owned(), why }
 }
 

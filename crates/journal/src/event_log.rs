@@ -5,7 +5,7 @@
 use std::fmt::Debug;
 
 use bytes::Bytes;
-use windlass_protocol::{Event, Seq, SessionId, Stream, TurnId};
+use windlass_protocol::{Event, Seq, SessionId, Stream, TenantName, TurnId};
 
 use crate::{
     IndexError, Journal, LoadError, OutputMatches, OutputRange, OutputSlice, ReadError,
@@ -14,8 +14,12 @@ use crate::{
 
 /// Read-only access to recorded sessions.
 pub trait EventLog: Debug + Send + Sync {
-    /// Up to `limit` sessions, newest first.
-    fn sessions(&self, limit: usize) -> Result<Vec<SessionFacts>, IndexError>;
+    /// Up to `limit` sessions of a tenant, or of all, newest first.
+    fn sessions(
+        &self,
+        tenant: Option<&TenantName>,
+        limit: usize,
+    ) -> Result<Vec<SessionFacts>, IndexError>;
 
     /// The facts of a session, if the log has it.
     fn session(&self, id: &SessionId) -> Result<Option<SessionFacts>, IndexError>;
@@ -74,8 +78,12 @@ pub trait EventReader: Debug + Send + Sync {
 }
 
 impl EventLog for Journal {
-    fn sessions(&self, limit: usize) -> Result<Vec<SessionFacts>, IndexError> {
-        Self::sessions(self, limit)
+    fn sessions(
+        &self,
+        tenant: Option<&TenantName>,
+        limit: usize,
+    ) -> Result<Vec<SessionFacts>, IndexError> {
+        self.sessions_of(tenant, limit)
     }
 
     fn session(&self, id: &SessionId) -> Result<Option<SessionFacts>, IndexError> {

@@ -233,7 +233,10 @@ impl PartialDisplay {
 fn output_advance(kind: &EventKind, body: u64) -> u64 {
     match kind {
         EventKind::Output { .. } => body,
-        EventKind::OutputDropped { bytes, reason: DropReason::DiskFull } => *bytes,
+        EventKind::OutputDropped {
+            bytes,
+            reason: DropReason::DiskFull | DropReason::NotCopied,
+        } => *bytes,
         _ => 0,
     }
 }
@@ -318,15 +321,7 @@ impl SessionFacts {
                     self.credit_output(turn, from, body);
                 }
             }
-            EventKind::OutputDropped { bytes, reason: DropReason::DiskFull } => {
-                let from = self.output_bytes;
-                self.output_bytes = self.output_bytes.saturating_add(*bytes);
-                self.output_dropped_bytes = self.output_dropped_bytes.saturating_add(*bytes);
-                self.credit_output(turn, from, *bytes);
-                if let Some(turn) = self.open_turn_mut(turn) {
-                    turn.disk_full = true;
-                }
-            }
+            EventKind::OutputDropped { bytes, reason } => self.drop_output(turn, *bytes, *reason),
             EventKind::Display { .. } => self.add_display(event, stamp, body),
             EventKind::StdinWait { prompt, secret } => {
                 if let Some(turn) = self.open_turn_mut(turn) {
@@ -370,11 +365,44 @@ impl SessionFacts {
         self.finish(event)
     }
 
+    /// Applies an event of a copy of the session's journal. The copy may leave events out. `body_bytes` is the length of
+    /// the event's body.
+    pub fn fold_copied(&mut self, event: &Event, body_bytes: u64) {
+        self.apply_copied(event, body_bytes);
+    }
+
+    /// Applies an event of a copy, as [`Self::fold_copied`] does. Returns the event's place in turns and output, and the
+    /// record of the turn that the event ends.
+    pub(crate) fn apply_copied(
+        &mut self,
+        event: &Event,
+        body_bytes: u64,
+    ) -> (Stamp, Option<TurnRecord>) {
+        let before = Seq(event.seq.0.saturating_sub(1));
+        let mut stamper = Stamper { seq: before, ..Stamper::after(self) };
+        let stamp = stamper.stamp(event.turn, &event.kind, body_bytes);
+        let ended = self.apply(event, stamp, body_bytes);
+        (stamp, ended)
+    }
+
     /// Counts an event without applying it. Used alone for an event kind of a later release.
     pub(crate) fn skip_event(&mut self, seq: Seq, at_ms: u64, link: Option<LinkSeq>) {
         self.last_seq = seq;
         self.last_at_ms = at_ms;
         self.last_link = self.last_link.max(link.unwrap_or_default());
+    }
+
+    fn drop_output(&mut self, turn: Option<TurnNo>, bytes: u64, reason: DropReason) {
+        if reason == DropReason::Quota {
+            return;
+        }
+        let from = self.output_bytes;
+        self.output_bytes = self.output_bytes.saturating_add(bytes);
+        self.output_dropped_bytes = self.output_dropped_bytes.saturating_add(bytes);
+        self.credit_output(turn, from, bytes);
+        if let Some(turn) = self.open_turn_mut(turn).filter(|_| reason == DropReason::DiskFull) {
+            turn.disk_full = true;
+        }
     }
 
     fn accept(&mut self, event: &Event) {

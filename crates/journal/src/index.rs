@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, params};
-use windlass_protocol::{Seq, SessionId, TurnId};
+use windlass_protocol::ids::TENANT_SEPARATOR;
+use windlass_protocol::{Seq, SessionId, TenantName, TurnId};
 
 use crate::facts::{SessionFacts, TurnRecord};
-use crate::retention::EndedSession;
-use crate::shared::SessionRow;
+use crate::retention::{EndedSession, LiveBytes};
+use crate::shared::IndexRow;
 
 /// The schema version. An index with another version is not read but rebuilt.
 const SCHEMA: i64 = 1;
@@ -143,7 +144,7 @@ pub(crate) fn indexed_sessions(connection: &Connection) -> rusqlite::Result<Vec<
     rows.collect()
 }
 
-pub(crate) fn put_session(tx: &Transaction<'_>, row: &SessionRow) -> rusqlite::Result<()> {
+pub(crate) fn put_session(tx: &Transaction<'_>, row: &IndexRow) -> rusqlite::Result<()> {
     let facts = &row.facts;
     let text = serde_json::to_string(&**facts).expect("facts always serialise");
     let ended_at_ms = facts.ended.as_ref().map(|_| facts.last_at_ms as i64);
@@ -254,15 +255,18 @@ pub(crate) fn live(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     rows.collect()
 }
 
-/// The sessions, newest first.
+/// The sessions of a tenant or of all, newest first.
 pub(crate) fn sessions(
     connection: &Connection,
+    tenant: Option<&TenantName>,
     limit: usize,
 ) -> rusqlite::Result<Vec<SessionFacts>> {
-    let sql = "SELECT facts FROM sessions ORDER BY created_at_ms DESC, id LIMIT ?1";
+    let sql = "SELECT facts FROM sessions WHERE ?2 = '' OR substr(id, -length(?2)) = ?2
+               ORDER BY created_at_ms DESC, id LIMIT ?1";
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let ending = tenant.map(|tenant| format!("{TENANT_SEPARATOR}{tenant}")).unwrap_or_default();
     let mut statement = connection.prepare_cached(sql)?;
-    let rows = statement
-        .query_map([i64::try_from(limit).unwrap_or(i64::MAX)], |row| row.get::<_, String>(0))?;
+    let rows = statement.query_map(params![limit, ending], |row| row.get::<_, String>(0))?;
     let mut found = Vec::new();
     for text in rows {
         found.extend(serde_json::from_str::<SessionFacts>(&text?).ok());
@@ -270,8 +274,8 @@ pub(crate) fn sessions(
     Ok(found)
 }
 
-/// The ended sessions in the order in which they ended, and the total bytes of all sessions.
-pub(crate) fn ended(connection: &Connection) -> rusqlite::Result<(Vec<EndedSession>, u64)> {
+/// The ended sessions in the order in which they ended, and the bytes of the live sessions of each tenant.
+pub(crate) fn ended(connection: &Connection) -> rusqlite::Result<(Vec<EndedSession>, LiveBytes)> {
     let sql = "SELECT id, ended_at_ms, kept_bytes FROM sessions
                WHERE ended_at_ms IS NOT NULL ORDER BY ended_at_ms, id";
     let mut statement = connection.prepare_cached(sql)?;
@@ -281,10 +285,18 @@ pub(crate) fn ended(connection: &Connection) -> rusqlite::Result<(Vec<EndedSessi
         Ok(SessionId::parse(id).ok().map(|id| EndedSession { id, ended_at_ms, bytes }))
     })?;
     let ended = rows.filter_map(Result::transpose).collect::<rusqlite::Result<_>>()?;
-    let total = connection.query_row("SELECT total(kept_bytes) FROM sessions", [], |row| {
-        Ok(row.get::<_, f64>(0)? as u64)
-    })?;
-    Ok((ended, total))
+    let sql = "SELECT id, kept_bytes FROM sessions WHERE ended_at_ms IS NULL";
+    let mut statement = connection.prepare_cached(sql)?;
+    let rows = statement
+        .query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)? as u64)))?;
+    let mut live = LiveBytes::new();
+    for row in rows {
+        let (id, bytes) = row?;
+        let tenant = SessionId::parse(id).ok().and_then(|id| id.tenant());
+        let held = live.entry(tenant).or_default();
+        *held = held.saturating_add(bytes);
+    }
+    Ok((ended, live))
 }
 
 /// Whether the disk is the problem and not the file: the disk is full or cannot be written.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rusqlite::Connection;
 use windlass_protocol::turn::TurnContext;
-use windlass_protocol::{Seq, SessionId, TurnId, TurnNo};
+use windlass_protocol::{Seq, SessionId, TenantName, TurnId, TurnNo};
 
 use crate::facts::{NewSession, SessionFacts, TurnRecord};
 use crate::index::{self, IndexError};
@@ -22,9 +22,9 @@ use crate::log::{self, AppendError, NewestSegment, SessionLog};
 use crate::new_dir::{FIRST_SEQ, NewSessionDir};
 use crate::quota::QUOTA_BYTES_MIN;
 use crate::reader::{ReadError, SessionReader};
-use crate::retention::EndedSession;
+use crate::retention::{EndedSession, LiveBytes};
 use crate::segment::{self, FORMAT, Segment, SegmentHead};
-use crate::shared::{SessionRow, SharedSession, lock};
+use crate::shared::{IndexRow, SharedSession, lock};
 use crate::startup::{self, IndexLocation, OpenIndex};
 
 /// The prefix of a directory that is not yet a session.
@@ -259,8 +259,18 @@ impl Journal {
     /// The sessions, newest first, including ended ones. The facts of an open session may be as old as its
     /// last segment; only its log has the current facts.
     pub fn sessions(&self, limit: usize) -> Result<Vec<SessionFacts>, IndexError> {
-        let pending = self.pending_rows();
-        let mut found = self.query(|index| index::sessions(index, limit))?;
+        self.sessions_of(None, limit)
+    }
+
+    /// The same for the sessions of one tenant; of all without a tenant.
+    pub fn sessions_of(
+        &self,
+        tenant: Option<&TenantName>,
+        limit: usize,
+    ) -> Result<Vec<SessionFacts>, IndexError> {
+        let mut pending = self.pending_rows();
+        pending.retain(|row| tenant.is_none() || row.facts.created.id.is_of(tenant));
+        let mut found = self.query(|index| index::sessions(index, tenant, limit))?;
         for row in pending {
             match found.iter_mut().find(|facts| facts.created.id == row.facts.created.id) {
                 Some(old) => *old = (*row.facts).clone(),
@@ -322,8 +332,8 @@ impl Journal {
         self.inner.indexer.flush()
     }
 
-    /// The ended sessions, each with the bytes of its journal, and the total bytes of all journals.
-    pub fn ended(&self) -> Result<(Vec<EndedSession>, u64), IndexError> {
+    /// The ended sessions, each with the bytes of its journal, and the bytes of the journals of live sessions.
+    pub fn ended(&self) -> Result<(Vec<EndedSession>, LiveBytes), IndexError> {
         self.flush_index()?;
         self.query(index::ended)
     }
@@ -375,7 +385,7 @@ impl Journal {
         newest: NewestSegment,
     ) -> SessionLog {
         let shared = Arc::new(SharedSession::new(id.clone(), dir, segments, &facts));
-        let row = SessionRow { facts: Arc::new(facts.clone()), kept_bytes: shared.kept_bytes() };
+        let row = IndexRow { facts: Arc::new(facts.clone()), kept_bytes: shared.kept_bytes() };
         shared.backlog().row = Some(row);
         let log = SessionLog::new(self.inner.indexer.clone(), shared.clone(), facts, newest);
         lock(&self.inner.registry).insert(id, shared.clone());
@@ -387,7 +397,7 @@ impl Journal {
         lock(&self.inner.registry).get(id).cloned()
     }
 
-    fn pending_rows(&self) -> Vec<SessionRow> {
+    fn pending_rows(&self) -> Vec<IndexRow> {
         let registry = lock(&self.inner.registry);
         registry.values().filter_map(|known| known.backlog().row.clone()).collect()
     }

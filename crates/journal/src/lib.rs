@@ -16,6 +16,7 @@
 //! This crate makes no decisions about sessions, and it knows no processes and no clock. All calls block.
 //! Long reads belong on a thread that may block.
 
+mod copied;
 mod event_log;
 mod facts;
 mod index;
@@ -33,6 +34,7 @@ mod segment;
 mod shared;
 mod startup;
 
+pub use copied::{CopiedReader, CopiedSession};
 pub use event_log::{EventLog, EventReader};
 pub use facts::{DISPLAYS_MAX, NewSession, OpenTurn, SessionFacts, TurnRecord};
 pub use index::IndexError;
@@ -48,7 +50,7 @@ pub use reader::{
     StreamEnds,
 };
 pub use record::EVENT_BYTES_MAX;
-pub use retention::{EndedSession, RetentionOptions, sessions_to_remove};
+pub use retention::{EndedSession, LiveBytes, RetentionOptions, sessions_to_remove};
 pub use search::{LINE_BYTES_MAX, NEEDLE_BYTES_MAX, OutputMatch, OutputMatches};
 pub use segment::FORMAT;
 pub use startup::IndexLocation;

@@ -19,7 +19,7 @@ use crate::quota;
 use crate::reader::SessionReader;
 use crate::record::{self, BodyPlacement};
 use crate::segment::{self, EventHeaderOut, FORMAT, SeekPoint, Segment, SegmentHead};
-use crate::shared::{SessionRow, SharedSession};
+use crate::shared::{IndexRow, SharedSession};
 
 /// A body up to this length is copied next to its header. A longer body is written from its own buffer.
 const COPIED_BODY_BYTES_MAX: usize = 16 * 1024;
@@ -355,7 +355,7 @@ impl SessionLog {
     fn index_row(&self) {
         let facts = Arc::new(self.facts.clone());
         let kept_bytes = self.shared.kept_bytes();
-        self.shared.backlog().row = Some(SessionRow { facts, kept_bytes });
+        self.shared.backlog().row = Some(IndexRow { facts, kept_bytes });
         self.indexer.notify(&self.shared);
     }
 }

@@ -65,10 +65,14 @@ pub struct OutputSlice {
 /// The start and the end of some streams of a turn's output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StreamEnds {
+    /// The first bytes, up to the first gap in the output.
     pub head: Vec<u8>,
-    /// What follows the head, or the end of it.
+    /// The last bytes: what follows the head, or the end of it. After a gap in the output, what follows the last gap.
     pub tail: Vec<u8>,
+    /// Number of bytes of these streams that are kept.
     pub bytes: u64,
+    /// Number of bytes of the range that are not kept. Which streams they were of is not known.
+    pub missing: u64,
 }
 
 /// Reads a session. Cheap to create and to clone. Each clone has its own position in the events.
@@ -96,6 +100,11 @@ impl SessionReader {
     /// The end of the output so far.
     pub fn output_end(&self) -> u64 {
         self.shared.output_end()
+    }
+
+    /// Where the output is at an event before which events were dropped. `None` if none were dropped right before it.
+    pub fn output_start(&self, first: Seq) -> Option<u64> {
+        self.shared.output_start(first)
     }
 
     /// The events after `after`, in order. At most `events_max` events and `bytes_max` bytes of bodies, but
@@ -140,61 +149,15 @@ impl SessionReader {
 
     /// Reads the start of a range: at most its first `count` bytes, up to the first gap.
     pub fn head(&self, count: usize, range: OutputRange) -> Result<OutputSlice, ReadError> {
-        let count = count.clamp(1, OUTPUT_SLICE_BYTES_MAX);
         let range = OutputRange { to: range.to.min(self.shared.output_end()), ..range };
         let mut pieces = OutputPieces::new(&self.shared, range);
-        let mut slice = OutputSlice { from: range.from, next: range.from, ..Default::default() };
-        let mut bytes = BytesMut::new();
-        while let Some(piece) = pieces.next()? {
-            if piece.offset > slice.next {
-                if !bytes.is_empty() {
-                    break;
-                }
-                slice.dropped_before += piece.offset - slice.next;
-            }
-            if bytes.is_empty() {
-                slice.from = piece.offset;
-            }
-            let room = count - bytes.len();
-            let part = match piece.shown {
-                true => piece.bytes.slice(..piece.bytes.len().min(room)),
-                false => Bytes::new(),
-            };
-            let whole = !piece.shown || part.len() == piece.bytes.len();
-            slice.next = match whole {
-                true => piece.offset + piece.bytes.len() as u64,
-                false => piece.offset + part.len() as u64,
-            };
-            bytes.extend_from_slice(&part);
-            if bytes.len() == count {
-                slice.bytes = bytes.freeze();
-                return Ok(slice);
-            }
-        }
-        if bytes.is_empty() && slice.next < range.to {
-            // The rest of the range is not kept.
-            let end = range.to;
-            slice.dropped_before += end - slice.next;
-            (slice.from, slice.next) = (end, end);
-        }
-        slice.bytes = bytes.freeze();
-        Ok(slice)
+        head_of(|| pieces.next(), count, range)
     }
 
     /// The end of a range: at most its last `count` bytes, after the last gap.
     pub fn tail(&self, count: u64, range: OutputRange) -> Result<OutputSlice, ReadError> {
-        let count = count.min(OUTPUT_SLICE_BYTES_MAX as u64);
-        let to = range.to.min(self.shared.output_end());
-        let from = range.from.max(to.saturating_sub(count)).min(to);
-        let mut slice = self.output(OutputRange { from, to, ..range })?;
-        while slice.next < to {
-            let later = self.output(OutputRange { from: slice.next, to, ..range })?;
-            if later.bytes.is_empty() {
-                break;
-            }
-            slice = later;
-        }
-        Ok(slice)
+        let range = OutputRange { to: range.to.min(self.shared.output_end()), ..range };
+        tail_of(|range| self.output(range), count, range)
     }
 
     /// Some streams of a range on their own: their first bytes, their last bytes, at most `ends_max` each, and
@@ -205,23 +168,9 @@ impl SessionReader {
         ends_max: usize,
         range: OutputRange,
     ) -> Result<StreamEnds, ReadError> {
-        let mut ends = StreamEnds::default();
-        let mut tail = VecDeque::new();
+        let range = OutputRange { to: range.to.min(self.shared.output_end()), ..range };
         let mut pieces = OutputPieces::new(&self.shared, range);
-        while let Some(piece) = pieces.next()? {
-            if !piece.shown || !piece.stream.is_some_and(|stream| streams.contains(&stream)) {
-                continue;
-            }
-            ends.bytes += piece.bytes.len() as u64;
-            let to_head = piece.bytes.len().min(ends_max.saturating_sub(ends.head.len()));
-            let (head, rest) = piece.bytes.split_at(to_head);
-            ends.head.extend_from_slice(head);
-            let rest = &rest[rest.len().saturating_sub(ends_max)..];
-            tail.drain(..(tail.len() + rest.len()).saturating_sub(ends_max));
-            tail.extend(rest);
-        }
-        ends.tail = tail.into();
-        Ok(ends)
+        stream_ends_of(|| pieces.next(), streams, ends_max, range)
     }
 
     /// The whole display that an event completed: its mime type and bytes.
@@ -296,6 +245,111 @@ impl SessionReader {
     pub(crate) fn pieces(&self, range: OutputRange) -> OutputPieces<'_> {
         OutputPieces::new(&self.shared, range)
     }
+}
+
+/// The start of a range. `next` gives the pieces of the range, which ends where the output does.
+pub(crate) fn head_of(
+    mut next: impl FnMut() -> Result<Option<OutputPiece>, ReadError>,
+    count: usize,
+    range: OutputRange,
+) -> Result<OutputSlice, ReadError> {
+    let count = count.clamp(1, OUTPUT_SLICE_BYTES_MAX);
+    let mut slice = OutputSlice { from: range.from, next: range.from, ..Default::default() };
+    let mut bytes = BytesMut::new();
+    while let Some(piece) = next()? {
+        if piece.offset > slice.next {
+            if !bytes.is_empty() {
+                break;
+            }
+            slice.dropped_before += piece.offset - slice.next;
+        }
+        if bytes.is_empty() {
+            slice.from = piece.offset;
+        }
+        let room = count - bytes.len();
+        let part = match piece.shown {
+            true => piece.bytes.slice(..piece.bytes.len().min(room)),
+            false => Bytes::new(),
+        };
+        let whole = !piece.shown || part.len() == piece.bytes.len();
+        slice.next = match whole {
+            true => piece.offset + piece.bytes.len() as u64,
+            false => piece.offset + part.len() as u64,
+        };
+        bytes.extend_from_slice(&part);
+        if bytes.len() == count {
+            slice.bytes = bytes.freeze();
+            return Ok(slice);
+        }
+    }
+    if bytes.is_empty() && slice.next < range.to {
+        // The rest of the range is not kept.
+        let end = range.to;
+        slice.dropped_before += end - slice.next;
+        (slice.from, slice.next) = (end, end);
+    }
+    slice.bytes = bytes.freeze();
+    Ok(slice)
+}
+
+/// The end of a range. `output` reads the start of a range, which ends where the output does.
+pub(crate) fn tail_of(
+    output: impl Fn(OutputRange) -> Result<OutputSlice, ReadError>,
+    count: u64,
+    range: OutputRange,
+) -> Result<OutputSlice, ReadError> {
+    let count = count.min(OUTPUT_SLICE_BYTES_MAX as u64);
+    let to = range.to;
+    let from = range.from.max(to.saturating_sub(count)).min(to);
+    let mut slice = output(OutputRange { from, to, ..range })?;
+    while slice.next < to {
+        let later = output(OutputRange { from: slice.next, to, ..range })?;
+        if later.bytes.is_empty() {
+            break;
+        }
+        slice = later;
+    }
+    Ok(slice)
+}
+
+/// The ends of some streams of a range. `next` gives the pieces of the range, which ends where the output does.
+pub(crate) fn stream_ends_of(
+    mut next: impl FnMut() -> Result<Option<OutputPiece>, ReadError>,
+    streams: &[Stream],
+    ends_max: usize,
+    range: OutputRange,
+) -> Result<StreamEnds, ReadError> {
+    let mut ends = StreamEnds::default();
+    let mut tail = VecDeque::new();
+    let mut expected = range.from;
+    while let Some(piece) = next()? {
+        if piece.offset > expected {
+            // Bytes before a gap and bytes behind it are never joined.
+            ends.missing += piece.offset - expected;
+            tail.clear();
+        }
+        expected = piece.offset + piece.bytes.len() as u64;
+        if !piece.shown || !piece.stream.is_some_and(|stream| streams.contains(&stream)) {
+            continue;
+        }
+        ends.bytes += piece.bytes.len() as u64;
+        let room = match ends.missing {
+            0 => ends_max.saturating_sub(ends.head.len()),
+            _ => 0,
+        };
+        let to_head = piece.bytes.len().min(room);
+        let (head, rest) = piece.bytes.split_at(to_head);
+        ends.head.extend_from_slice(head);
+        let rest = &rest[rest.len().saturating_sub(ends_max)..];
+        tail.drain(..(tail.len() + rest.len()).saturating_sub(ends_max));
+        tail.extend(rest);
+    }
+    if expected < range.to {
+        ends.missing += range.to - expected;
+        tail.clear();
+    }
+    ends.tail = tail.into();
+    Ok(ends)
 }
 
 /// Iterates over the event records from a position to the newest segment.

@@ -1,7 +1,7 @@
 //! Finds text in a session's output. The search streams the output through a window of bounded size. It finds
 //! matches across record boundaries, and its memory does not depend on the size of the output.
 
-use crate::reader::{OutputRange, ReadError, SessionReader};
+use crate::reader::{OutputPiece, OutputRange, ReadError, SessionReader};
 
 /// The longest text that can be searched for. The rest of a longer text is ignored.
 pub const NEEDLE_BYTES_MAX: usize = 4 * 1024;
@@ -37,31 +37,41 @@ impl SessionReader {
         range: OutputRange,
         matches_max: usize,
     ) -> Result<OutputMatches, ReadError> {
-        let needle = &needle[..needle.len().min(NEEDLE_BYTES_MAX)];
-        if needle.is_empty() {
-            return Ok(OutputMatches::default());
-        }
-        let mut window = SearchWindow { needle, wanted: matches_max, ..SearchWindow::default() };
         let mut pieces = self.pieces(range);
-        let mut expected = range.from;
-        while !window.found.more {
-            let Some(piece) = pieces.next()? else {
-                window.look(Rest::None);
-                break;
-            };
-            // Text before and after a gap was never contiguous.
-            if piece.offset != expected || !piece.shown {
-                window.look(Rest::None);
-                window.restart(piece.offset);
-            }
-            expected = piece.offset + piece.bytes.len() as u64;
-            if piece.shown {
-                window.push(piece.offset, &piece.bytes);
-                window.look(Rest::MayFollow);
-            }
-        }
-        Ok(window.found)
+        search_in(|| pieces.next(), needle, range, matches_max)
     }
+}
+
+/// The first `matches_max` lines in a range that contain the text. `next` gives the pieces of the range.
+pub(crate) fn search_in(
+    mut next: impl FnMut() -> Result<Option<OutputPiece>, ReadError>,
+    needle: &[u8],
+    range: OutputRange,
+    matches_max: usize,
+) -> Result<OutputMatches, ReadError> {
+    let needle = &needle[..needle.len().min(NEEDLE_BYTES_MAX)];
+    if needle.is_empty() {
+        return Ok(OutputMatches::default());
+    }
+    let mut window = SearchWindow { needle, wanted: matches_max, ..SearchWindow::default() };
+    let mut expected = range.from;
+    while !window.found.more {
+        let Some(piece) = next()? else {
+            window.look(Rest::None);
+            break;
+        };
+        // Text before and after a gap was never contiguous.
+        if piece.offset != expected || !piece.shown {
+            window.look(Rest::None);
+            window.restart(piece.offset);
+        }
+        expected = piece.offset + piece.bytes.len() as u64;
+        if piece.shown {
+            window.push(piece.offset, &piece.bytes);
+            window.look(Rest::MayFollow);
+        }
+    }
+    Ok(window.found)
 }
 
 /// Whether more bytes can follow the bytes in the window.

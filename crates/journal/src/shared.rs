@@ -38,14 +38,14 @@ pub(crate) struct SharedSession {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IndexBacklog {
     pub(crate) turns: BTreeMap<Seq, Arc<TurnRecord>>,
-    pub(crate) row: Option<SessionRow>,
+    pub(crate) row: Option<IndexRow>,
     /// Turns that were dropped from `turns`: the index writer must read them from the segments.
     pub(crate) dropped_turns: u64,
 }
 
 /// A session's row in the index.
 #[derive(Debug, Clone)]
-pub(crate) struct SessionRow {
+pub(crate) struct IndexRow {
     pub(crate) facts: Arc<SessionFacts>,
     pub(crate) kept_bytes: u64,
 }
@@ -126,6 +126,13 @@ impl SharedSession {
         Some(position(segment, segment.position_of_event(seq)))
     }
 
+    /// Where the output is at the first event of a segment. `None` if no segment begins with this event.
+    pub(crate) fn output_start(&self, first: Seq) -> Option<u64> {
+        let segments = self.segments();
+        let segment = segments.iter().find(|segment| segment.first_seq == first);
+        segment.map(|segment| segment.first_out)
+    }
+
     /// The position to read an output byte from, or the first kept output byte after it.
     pub(crate) fn position_of_output(&self, out: u64) -> Option<ReadPosition> {
         let segments = self.segments();
@@ -181,7 +188,7 @@ impl SharedSession {
             backlog.turns.remove(seq);
         }
         backlog.dropped_turns -= done.dropped_turns;
-        let same = |row: &SessionRow| {
+        let same = |row: &IndexRow| {
             done.row.as_ref().is_some_and(|old| Arc::ptr_eq(&old.facts, &row.facts))
         };
         if backlog.row.as_ref().is_some_and(same) {

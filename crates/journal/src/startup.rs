@@ -14,7 +14,7 @@ use crate::index::{self, IndexError, IndexedSession};
 use crate::indexer::rebuild_marker;
 use crate::journal::{GONE_PREFIX, NEW_PREFIX};
 use crate::load;
-use crate::shared::SessionRow;
+use crate::shared::IndexRow;
 
 /// Removes the directories of a node that died while it created or removed a session.
 pub(crate) fn sweep(sessions_dir: &Path) -> io::Result<()> {
@@ -134,10 +134,7 @@ fn catch_up(
     for turn in &turns {
         index::put_turn(tx, id, turn)?;
     }
-    index::put_session(
-        tx,
-        &SessionRow { facts: Arc::new(facts), kept_bytes: load::kept_bytes(&dir) },
-    )
+    index::put_session(tx, &IndexRow { facts: Arc::new(facts), kept_bytes: load::kept_bytes(&dir) })
 }
 
 fn delete_index(path: &Path) -> Result<(), IndexError> {

@@ -132,6 +132,9 @@ impl Keeper {
             ForkRefusal::new(format!("cannot create descriptors: {errno}"))
         };
         let (ours, theirs) = KeeperEnds::make().map_err(failed)?;
+        if let Some(uid) = twin.own_uid {
+            theirs.give_to(uid);
+        }
         rustix::net::sockopt::set_socket_passcred(&ours.socket, true).map_err(failed)?;
         let session = fork.session.clone();
         let worker = self
@@ -335,6 +338,8 @@ struct TwinSpec {
     /// For the worker: the directories of original and twin, and the rulesets that separate them.
     order: TwinOrder,
     launch: Box<Launch>,
+    /// The user id of the whole family, if it has one of its own.
+    own_uid: Option<u32>,
 }
 
 impl TwinSpec {
@@ -372,6 +377,7 @@ impl TwinSpec {
         let copy = family::workspace(&fork.room);
         let (theirs, twin) = (theirs.map(text).transpose()?, twin.map(text).transpose()?);
         move_to_twin(&mut plan, paths);
+        let own_uid = plan.own_uid;
         let plan = serde_json::to_string(&plan).map_err(no_text)?;
         let launch = Box::new(Launch {
             session: fork.session.clone(),
@@ -387,7 +393,7 @@ impl TwinSpec {
             ..original.clone()
         });
         let order = TwinOrder { workspace, copy, original: theirs, twin, threads: Vec::new() };
-        Ok(Self { order, launch })
+        Ok(Self { order, launch, own_uid })
     }
 
     fn order_bytes(&self) -> Result<Bytes, ForkRefusal> {

@@ -11,7 +11,6 @@ use windlass_protocol::policy::Limit;
 
 use crate::fork::PendingFork;
 use crate::keeper::Keeper;
-use crate::node_side::NodeSide;
 use crate::stage::{AfterClear, WorkerStage};
 use crate::watch::Finding;
 use crate::worker::SocketRead;
@@ -175,19 +174,25 @@ impl Keeper {
     /// exceeded.
     pub(crate) fn watch_limits(&mut self, now: Instant) {
         let turn = self.worker.running.turn();
-        let tell_limit = |node: &mut NodeSide, limit, message| {
-            node.tell(turn, EventKind::LimitReached { limit, message }, Bytes::new());
-        };
         match self.worker.check_limits(now, self.stage, &self.family) {
             Finding::Good => {}
             Finding::Killed { message } => {
                 let line = format!("windlass: {message}\n");
-                tell_limit(&mut self.node, Limit::Memory, message);
+                let limit = Limit::Memory;
+                let reached = EventKind::LimitReached { limit, message, ends_session: false };
+                self.node.tell(turn, reached, Bytes::new());
                 let kind = EventKind::Output { stream: Stream::Stderr, background: turn.is_none() };
                 self.node.tell(turn, kind, Bytes::from(line));
             }
             Finding::Over { limit, message } => {
-                tell_limit(&mut self.node, limit, message);
+                let reached = EventKind::LimitReached { limit, message, ends_session: false };
+                self.node.tell(turn, reached, Bytes::new());
+                self.clear(AfterClear::StayDown);
+            }
+            Finding::FarOver { limit, message } => {
+                // The node ends the session, and with it this keeper.
+                let reached = EventKind::LimitReached { limit, message, ends_session: true };
+                self.node.tell(turn, reached, Bytes::new());
                 self.clear(AfterClear::StayDown);
             }
         }

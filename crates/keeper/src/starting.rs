@@ -171,7 +171,11 @@ fn fork(
 }
 
 fn run(launch: &Launch, plan: &Plan) -> Result<StartedWorker, WorkerStartError> {
-    let (lines, WorkerEnds { socket, stdout, stderr }) = KeeperEnds::make()?;
+    let (lines, ends) = KeeperEnds::make()?;
+    if let Some(uid) = plan.own_uid {
+        ends.give_to(uid);
+    }
+    let WorkerEnds { socket, stdout, stderr } = ends;
     let null = std::fs::File::open("/dev/null")?;
     let mut env = launch.env.clone();
     env.push((FD_VARIABLE.to_owned(), socket.as_raw_fd().to_string()));

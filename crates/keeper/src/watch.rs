@@ -22,7 +22,7 @@ use windlass_protocol::event::EventKind;
 use windlass_protocol::link::Launch;
 use windlass_protocol::policy::{Limit, Limits};
 
-use self::disk::DiskMeter;
+use self::disk::{DiskExcess, DiskMeter, far_over};
 pub(crate) use self::processes::ProcessList;
 
 /// Longest and shortest time between checks, and from a turn's start or end to the first check.
@@ -53,7 +53,8 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 pub(crate) struct LimitWatch {
     limits: Limits,
     gauge: Gauge,
-    disk: Option<DiskMeter>,
+    /// What the disk limit counts, each on its own, with the words for a message.
+    disks: Vec<(&'static str, DiskMeter)>,
     schedule: Schedule,
     /// Bytes of memory that were left at the last check. `None` if a cgroup limits the memory.
     memory_left: Option<u64>,
@@ -96,6 +97,11 @@ pub(crate) enum Finding {
     },
     /// A limit is exceeded.
     Over {
+        limit: Limit,
+        message: String,
+    },
+    /// A limit is exceeded by so much that the session ends.
+    FarOver {
         limit: Limit,
         message: String,
     },
@@ -154,16 +160,26 @@ impl LimitWatch {
     pub fn limited(mut self, launch: &Launch) -> Self {
         self.limits = launch.limits;
         self.memory_left = self.watched_memory();
-        self.disk =
-            launch.limits.disk_bytes.map(|allowed| DiskMeter::of(&launch.cwd).allowing(allowed));
+        let counted = [
+            ("the workspace has", Some(&launch.cwd)),
+            ("the packages that were installed have", launch.scratch.as_ref()),
+        ];
+        if let Some(allowed) = launch.limits.disk_bytes {
+            let far = launch.session.tenant().map(|_| far_over(allowed));
+            let meter = |path: &PathBuf| DiskMeter::of(path).allowing(allowed).ending_at(far);
+            self.disks =
+                counted.into_iter().filter_map(|(what, path)| Some((what, meter(path?)))).collect();
+        }
         self
     }
 
     /// Measures the workspace before the worker changes it, at most as much as one check walks. Called while
     /// the worker starts and the keeper has nothing else to do.
     pub fn measure_baseline(&mut self) {
-        if let Some(disk) = self.disk.as_mut().filter(|disk| !disk.has_baseline()) {
-            disk.check(Instant::now(), ProcessList::default);
+        for (_, disk) in &mut self.disks {
+            if !disk.has_baseline() {
+                disk.check(Instant::now(), ProcessList::default);
+            }
         }
     }
 
@@ -182,7 +198,7 @@ impl LimitWatch {
     /// A turn starts or ends.
     pub fn turn_changed(&mut self) {
         let limits = &self.limits;
-        if limits.memory_bytes.is_some() || limits.processes.is_some() || self.disk.is_some() {
+        if limits.memory_bytes.is_some() || limits.processes.is_some() || !self.disks.is_empty() {
             self.schedule.touch(Instant::now(), pause(self.memory_left, Duration::ZERO));
         }
     }
@@ -204,7 +220,7 @@ impl LimitWatch {
         };
         let began = processor_time();
         let found = self.check(now, turn, pids, (&list(), began));
-        if let Finding::Over { limit, .. } = &found {
+        if let Finding::Over { limit, .. } | Finding::FarOver { limit, .. } = &found {
             self.reached = Some(*limit);
         }
         found
@@ -218,7 +234,7 @@ impl LimitWatch {
         let untold = limit.filter(|_| !told).map(|limit| {
             let allowed = mebibytes(self.limits.memory_bytes.unwrap_or_default());
             let message = format!("the session reached its memory limit of {allowed}");
-            EventKind::LimitReached { limit, message }
+            EventKind::LimitReached { limit, message, ends_session: false }
         });
         (limit, untold)
     }
@@ -343,14 +359,19 @@ impl LimitWatch {
         Some(Finding::Over { limit: Limit::Processes, message })
     }
 
-    /// Checks the growth of the workspace. A session that already exceeds the limit may go on as long as it
-    /// does not grow, so that it can remove files. So may a session in which nothing runs.
+    /// Checks the growth of the workspace and of the installed packages, each on its own. A session that already
+    /// exceeds the limit may go on as long as it does not grow, so that it can remove files. So may a session in
+    /// which nothing runs. A session of a tenant ends when it is far over the limit: it could grow in each turn.
     fn over_disk(&mut self, now: Instant, running: bool, listed: &ProcessList) -> Option<Finding> {
-        let grown = self.disk.as_mut()?.check(now, || listed.clone())?;
+        let (grown, what) = self
+            .disks
+            .iter_mut()
+            .find_map(|(what, disk)| Some((disk.check(now, || listed.clone())?, *what)))?;
         let (by, allowed) = (mebibytes(grown.by), mebibytes(grown.allowed));
-        running.then(|| Finding::Over {
-            limit: Limit::Disk,
-            message: format!("the workspace has grown by {by}; the limit is {allowed}"),
+        let message = format!("{what} grown by {by}; the limit is {allowed}");
+        running.then_some(match grown.excess {
+            DiskExcess::Over => Finding::Over { limit: Limit::Disk, message },
+            DiskExcess::FarOver => Finding::FarOver { limit: Limit::Disk, message },
         })
     }
 

@@ -17,6 +17,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Gid, Uid};
 use windlass_confine::StartedProcess;
 use windlass_protocol::Stream;
 use windlass_protocol::event::StartedBy;
@@ -127,6 +128,17 @@ pub(crate) struct WorkerEnds {
     pub socket: OwnedFd,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
+}
+
+impl WorkerEnds {
+    /// Gives the pipes to a session's own user id, so that the session can open them by name, for example as
+    /// `/dev/stdout`. A failure is ignored: it affects only that.
+    pub fn give_to(&self, uid: u32) {
+        for pipe in [&self.stdout, &self.stderr] {
+            let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
+            let _ = rustix::fs::fchown(pipe, Some(user), Some(group));
+        }
+    }
 }
 
 impl KeeperEnds {

@@ -5,7 +5,8 @@
 //! | `support` | finds out which cgroups this machine allows |
 //! | `session` | makes and removes a session's cgroup directories |
 //! | `joining` | moves a process into the cgroups |
-//! | `gauge` | reads usage and limits |
+//! | `gauge` | reads usage and limits, for the keeper |
+//! | `usage` | reads memory and CPU time, for the node |
 //! | `report` | says which limits are enforced |
 //! | `kill` | a cgroup that only serves to kill a process tree at once |
 
@@ -15,9 +16,11 @@ mod kill;
 mod report;
 mod session;
 mod support;
+mod usage;
 
 pub use gauge::Gauge;
 pub(crate) use kill::KillCgroup;
 pub use report::controls;
-pub use session::{Cgroups, dirs_by_name, name_of, prefix_of, remove_by_name, sweep};
+pub use session::{Cgroups, dirs_by_name, prefix_of, remove_by_name, sweep};
 pub use support::{CgroupSupport, Controller, V1Hierarchy};
+pub use usage::CgroupUsage;

@@ -6,7 +6,7 @@ use std::io;
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, getpid};
-use rustix::process::{set_child_subreaper, set_parent_process_death_signal};
+use rustix::process::set_parent_process_death_signal;
 
 use crate::cgroup::KillCgroup;
 use crate::hold::HoldError;
@@ -35,8 +35,7 @@ pub(crate) fn enter() -> Result<(u32, Option<KillCgroup>), HoldError> {
 }
 
 fn become_subreaper() -> Result<(), HoldError> {
-    set_child_subreaper(rustix::process::Pid::from_raw(1))
-        .map_err(|errno| HoldError::Failed { act: "become a subreaper", cause: errno.into() })
+    tree::become_subreaper().map_err(|cause| HoldError::Failed { act: "become a subreaper", cause })
 }
 
 /// Waits for the held process to end, kills the processes that it left, and exits.
@@ -57,13 +56,7 @@ fn stand_guard(held: Pid, cgroup: Option<&KillCgroup>) -> ! {
     if let Some(cgroup) = cgroup {
         cgroup.kill();
     }
-    // Each round kills the current children. Their children become children of the guard; the next round
-    // kills them.
-    while tree::kill_children() > 0 {
-        if waitpid(None::<Pid>, None).is_err() {
-            break;
-        }
-    }
+    tree::kill_all_below();
     if let Some(cgroup) = cgroup {
         cgroup.remove();
     }

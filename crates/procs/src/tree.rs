@@ -1,11 +1,13 @@
 //! The child processes of this process: lists, kills and reaps them.
 
 use std::ffi::CStr;
+use std::io;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid};
+use rustix::process::set_child_subreaper;
 
 use crate::process_file;
 
@@ -52,6 +54,25 @@ pub fn exit_code_of(how: &str) -> Option<i32> {
     Some(128 + signal as i32)
 }
 
+/// Orphans below this process become its children from now on.
+pub fn become_subreaper() -> io::Result<()> {
+    Ok(set_child_subreaper(rustix::process::Pid::from_raw(1))?)
+}
+
+/// Kills and reaps every process below this one, which is a subreaper: the children of a process that is killed become
+/// its own children, and the next round kills them. Returns how many it has killed. Has no time limit: it also waits for
+/// a process that does not end.
+pub fn kill_all_below() -> usize {
+    let mut killed = 0;
+    loop {
+        let children = kill_children();
+        if children == 0 || waitpid(None::<Pid>, None).is_err() {
+            return killed;
+        }
+        killed += 1;
+    }
+}
+
 /// Sends SIGKILL to each direct child. Returns the number of children.
 pub(crate) fn kill_children() -> usize {
     let children = children();
@@ -59,6 +80,11 @@ pub(crate) fn kill_children() -> usize {
         let _ = kill(*child, Signal::SIGKILL);
     }
     children.len()
+}
+
+/// The direct children of this process, with those that have ended and are not reaped.
+pub fn child_pids() -> Vec<u32> {
+    children().into_iter().map(|pid| pid.as_raw().unsigned_abs()).collect()
 }
 
 pub(crate) fn children() -> Vec<Pid> {

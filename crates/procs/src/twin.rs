@@ -114,7 +114,7 @@ pub fn other_keepers(known: &[u32]) -> Vec<TwinKeeper> {
         let name = process_file::read(*pid, "comm").unwrap_or_default();
         ours.is_some() && program == ours && Some(name.trim_end()) != INIT_NAME.to_str().ok()
     };
-    let children = tree::children().into_iter().map(|pid| pid.as_raw().unsigned_abs());
+    let children = tree::child_pids().into_iter();
     let others = children.filter(|pid| !known.contains(pid)).filter(is_keeper);
     // A child's process id is not reused before this process reaps the child.
     let handle =

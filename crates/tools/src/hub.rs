@@ -3,7 +3,7 @@
 //!
 //! Several hosts can offer a tool of the same name. The narrowest scope wins: a host of the session, then a host
 //! of its parent, then a host of the session's owner, then a shared host that the policy allows, then a host for all
-//! sessions. Within one scope, the host that attached last wins.
+//! sessions. Within one scope, the host that attached last wins. The sessions of a tenant find only the first three.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::pin;
@@ -250,8 +250,11 @@ impl HostTable {
         let own = self.by_session.get(&caller.session);
         let parents = caller.parent.as_ref().and_then(|parent| self.by_session.get(parent));
         let owners = caller.owner.as_ref().and_then(|owner| self.by_owner.get(owner));
-        let shared = (!caller.rules.is_empty()).then_some(&self.shared);
-        [own, parents, owners, shared, Some(&self.everyone)]
+        // What the owner of the node offers to its sessions is not for those of a tenant.
+        let is_of_tenant = caller.session.tenant().is_some();
+        let shared = (!caller.rules.is_empty() && !is_of_tenant).then_some(&self.shared);
+        let everyone = (!is_of_tenant).then_some(&self.everyone);
+        [own, parents, owners, shared, everyone]
             .into_iter()
             .flatten()
             .flat_map(|list| list.iter().rev())
@@ -287,6 +290,16 @@ impl CheckedDeclaration {
         let bytes = check(&declaration)?;
         let named = |offer: ToolOffer| (offer.name.clone(), Arc::new(offer));
         Ok(Self { tools: declaration.tools.into_iter().map(named).collect(), bytes })
+    }
+
+    /// The declaration's size as JSON text.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The names of the tools.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tools.keys().map(String::as_str)
     }
 }
 
@@ -412,6 +425,26 @@ mod tests {
         let table = hub.lock();
         assert!(table.by_session.is_empty() && table.by_owner.is_empty());
         assert_eq!((table.shared.len(), table.declared_bytes), (0, 0));
+    }
+
+    #[test]
+    fn a_session_of_a_tenant_finds_no_tools_of_the_nodes_owner() {
+        let hub = Hub::default();
+        attached(&hub, HostScope::Shared, &["files.read"]);
+        attached(&hub, HostScope::Everyone, &["clock"]);
+        attached(&hub, HostScope::Owner(owner("o")), &["a"]);
+        attached(&hub, HostScope::Owner(owner("o@acme")), &["b"]);
+        attached(&hub, HostScope::Session(session("s")), &["c"]);
+        attached(&hub, HostScope::Session(session("s@acme")), &["d"]);
+        for (name, of, expected) in [
+            ("s", "o", "a c clock files.read"),
+            ("s@acme", "o@acme", "b d"),
+            ("s@other", "o@other", ""),
+        ] {
+            let offers = hub.offers(&caller(name, Some(of), &["files.*"]));
+            let found: Vec<&str> = offers.iter().map(|offer| &*offer.name).collect();
+            assert_eq!(found.join(" "), expected, "{name}");
+        }
     }
 
     #[test]

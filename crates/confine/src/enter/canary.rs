@@ -113,6 +113,7 @@ impl Canaries {
             Attempt::SignalParent => self.can_signal_parent(),
             Attempt::Capability => !has_none(),
             Attempt::UserNamespace => call(libc::SYS_unshare, libc::CLONE_NEWUSER.into()),
+            Attempt::OtherUser { uid } => !is_only_user(*uid),
             // The arguments make these calls fail in any case; only a refusal by the filter gives EPERM.
             Attempt::Bpf => call(libc::SYS_bpf, -1),
             Attempt::Ptrace => call(libc::SYS_ptrace, -1),
@@ -167,6 +168,25 @@ fn can_create(path: &CStr) -> bool {
     matches!(created, Ok(_) | Err(Errno::EXIST))
 }
 
+/// Whether this is the only user id outside of the user namespace that the process can have. A map that cannot be read
+/// counts as one with other ids.
+fn is_only_user(uid: u32) -> bool {
+    let mut text = [0_u8; 128];
+    let length =
+        rustix::fs::open(c"/proc/self/uid_map", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .and_then(|file| rustix::io::read(&file, &mut text));
+    let Ok(length) = length else { return false };
+    maps_only(&text[..length], uid)
+}
+
+/// Whether a user namespace's map has one id, and it is this one outside.
+fn maps_only(map: &[u8], uid: u32) -> bool {
+    let words = map.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let mut numbers = words.map(|word| std::str::from_utf8(word).ok()?.parse::<u32>().ok());
+    let _inside = numbers.next();
+    (numbers.next(), numbers.next(), numbers.next()) == (Some(Some(uid)), Some(Some(1)), None)
+}
+
 /// Connecting a datagram socket sends no packet: the kernel only looks for a route.
 fn has_route() -> bool {
     socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
@@ -189,4 +209,23 @@ fn call(number: libc::c_long, argument: libc::c_long) -> bool {
     // SAFETY: each call gets an argument that makes it fail, or an argument that is no pointer.
     let answer = unsafe { libc::syscall(number, argument, 0, 0, 0, 0) };
     !(answer < 0 && matches!(last_errno(), Errno::PERM | Errno::NOSYS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::maps_only;
+
+    #[test]
+    fn a_map_of_another_user_or_of_several_does_not_count() {
+        for (map, is) in [
+            ("         0     200017          1\n", true),
+            ("         0          0          1\n", false),
+            ("         0     200017          2\n", false),
+            ("         0     200017          1\n         1     200018          1\n", false),
+            ("         0          0 4294967295\n", false),
+            ("", false),
+        ] {
+            assert_eq!(maps_only(map.as_bytes(), 200_017), is, "{map}");
+        }
+    }
 }

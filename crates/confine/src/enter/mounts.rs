@@ -12,10 +12,11 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
 
 pub(super) use self::calls::source;
-use self::calls::{MountFlags, attach, clone_tree, make_tmpfs, set_flags, target};
-use super::{ConfineStep, PrepareError, StepError, c_path, relative};
+use self::calls::{MountFlags, attach, clone_tree, make_tmpfs, map_owner, set_flags, target};
+use super::{ConfineStep, OwnUser, OwnerMaps, PrepareError, StepError, c_path, relative};
 use crate::plan::{Mount, MountAccess, PathKind};
 
 /// The mount point of the new root while it is built. It exists on every machine, and no path below it is
@@ -29,6 +30,8 @@ const MASKS: &CStr = c"dev";
 #[derive(Debug)]
 pub(super) struct PreparedMounts {
     steps: Vec<MountStep>,
+    /// The session's own user id, which gets the private directories.
+    own_uid: Option<u32>,
 }
 
 /// A [`Mount`] with its paths as C strings.
@@ -36,7 +39,7 @@ pub(super) struct PreparedMounts {
 enum MountStep {
     Machine { access: MountAccess },
     Empty,
-    Bind { from: CString, to: ViewPath, kind: PathKind, access: MountAccess },
+    Bind(BindStep),
     Hold { at: CString, access: MountAccess },
     Private { at: ViewPath, size: CString, mode: CString },
     Hide { at: ViewPath },
@@ -45,6 +48,16 @@ enum MountStep {
     Link { at: CString, to: CString },
     Devices { shm_size: CString },
     Processes,
+}
+
+#[derive(Debug)]
+struct BindStep {
+    from: CString,
+    to: ViewPath,
+    kind: PathKind,
+    access: MountAccess,
+    /// The user namespace that maps the path's owner to the session's own user id.
+    owner_map: Option<OwnedFd>,
 }
 
 /// A path in the view, and the directories above it, which may have to be created.
@@ -73,19 +86,24 @@ fn size(bytes: Option<u64>) -> CString {
 }
 
 impl PreparedMounts {
-    pub fn new(view: &[Mount]) -> Result<Self, PrepareError> {
+    pub fn new(view: &[Mount], own_user: Option<&OwnUser>) -> Result<Self, PrepareError> {
+        let mut owner_maps = own_user.map(OwnerMaps::new);
         let steps = view
             .iter()
             .map(|mount| {
                 Ok(match mount {
                     Mount::Machine { access } => MountStep::Machine { access: *access },
                     Mount::Empty => MountStep::Empty,
-                    Mount::Bind { path, kind, access } => MountStep::Bind {
+                    Mount::Bind { path, kind, access } => MountStep::Bind(BindStep {
                         from: c_path(path)?,
                         to: ViewPath::new(path)?,
                         kind: *kind,
                         access: *access,
-                    },
+                        owner_map: match (&mut owner_maps, access) {
+                            (Some(maps), MountAccess::Write) => Some(maps.of(path)?),
+                            (Some(_), MountAccess::Read) | (None, _) => None,
+                        },
+                    }),
                     Mount::Hold { path, access } => {
                         MountStep::Hold { at: relative(path)?, access: *access }
                     }
@@ -106,14 +124,14 @@ impl PreparedMounts {
                     Mount::Processes => MountStep::Processes,
                 })
             })
-            .collect::<Result<_, std::ffi::NulError>>()?;
-        Ok(Self { steps })
+            .collect::<Result<_, PrepareError>>()?;
+        Ok(Self { steps, own_uid: own_user.map(OwnUser::uid) })
     }
 
     /// Builds the view and enters it. The caller is in a new mount namespace.
     pub fn build(&self) -> Result<(), StepError> {
         let view = self.begin()?;
-        self.finish(&view, &Self { steps: Vec::new() })
+        self.finish(&view, &Self { steps: Vec::new(), own_uid: self.own_uid })
     }
 
     /// Builds the view without entering it.
@@ -124,7 +142,7 @@ impl PreparedMounts {
         };
         let failed = StepError::at(ConfineStep::Root);
         let root = make_root(first).map_err(&failed)?;
-        let masks = ViewRoot { root: root.as_fd() }.make_masks().map_err(&failed)?;
+        let masks = self.root(root.as_fd()).make_masks().map_err(&failed)?;
         let view = UnenteredView { root, masks };
         for index in 1..self.steps.len() {
             self.perform(&view, index)?;
@@ -137,7 +155,7 @@ impl PreparedMounts {
         for index in 0..late.steps.len() {
             late.perform(view, index)?;
         }
-        let root = ViewRoot { root: view.root.as_fd() };
+        let root = self.root(view.root.as_fd());
         for step in &self.steps {
             if let MountStep::Shell { at } = step {
                 root.seal(&at.path).map_err(StepError::at(ConfineStep::Private))?;
@@ -151,12 +169,24 @@ impl PreparedMounts {
     }
 
     fn perform(&self, view: &UnenteredView, index: usize) -> Result<(), StepError> {
-        let root = ViewRoot { root: view.root.as_fd() };
+        let root = self.root(view.root.as_fd());
         root.perform(&self.steps[index], &view.masks).map_err(|(step, errno)| StepError {
             index: u16::try_from(index).unwrap_or(u16::MAX),
             ..StepError::at(step)(errno)
         })
     }
+
+    fn root<'a>(&self, root: BorrowedFd<'a>) -> ViewRoot<'a> {
+        ViewRoot { root, own_uid: self.own_uid }
+    }
+}
+
+/// Makes an id-mapped copy of the mounts at a path and drops it. Mounts nothing.
+pub(super) fn try_map_owner(path: &CStr, owner_map: BorrowedFd<'_>) -> Result<(), StepError> {
+    let tree = source(path)
+        .and_then(|from| clone_tree(from.as_fd()))
+        .map_err(StepError::at(ConfineStep::Bind))?;
+    map_owner(tree.as_fd(), owner_map).map_err(StepError::at(ConfineStep::MapOwner))
 }
 
 /// A view that is built and not yet entered.
@@ -214,6 +244,7 @@ fn file_type(file: &OwnedFd) -> Result<FileType, Errno> {
 
 struct ViewRoot<'a> {
     root: BorrowedFd<'a>,
+    own_uid: Option<u32>,
 }
 
 impl ViewRoot<'_> {
@@ -235,17 +266,15 @@ impl ViewRoot<'_> {
         let named = |step: ConfineStep| move |errno: Errno| (step, errno);
         match step {
             MountStep::Machine { .. } | MountStep::Empty => Ok(()),
-            MountStep::Bind { from, to, kind, access } => {
-                self.bind(from, to, *kind, *access).map_err(named(ConfineStep::Bind))
-            }
+            MountStep::Bind(bind) => self.bind(bind),
             MountStep::Hold { at, access } => {
                 self.hold(at, *access).map_err(named(ConfineStep::Hold))
             }
             MountStep::Private { at, size, mode } => {
-                self.private(at, size, mode).map_err(named(ConfineStep::Private))
+                self.private(at, size, mode, self.own_uid).map_err(named(ConfineStep::Private))
             }
             MountStep::Shell { at } => {
-                self.private(at, c"1048576", c"755").map_err(named(ConfineStep::Private))
+                self.private(at, c"1048576", c"755", None).map_err(named(ConfineStep::Private))
             }
             MountStep::Hide { at } => self.hide(at, masks).map_err(named(ConfineStep::Hide)),
             MountStep::Cover { at } => self.cover(at, masks).map_err(named(ConfineStep::Hide)),
@@ -263,30 +292,32 @@ impl ViewRoot<'_> {
         }
     }
 
-    fn bind(
-        &self,
-        from: &CStr,
-        to: &ViewPath,
-        kind: PathKind,
-        access: MountAccess,
-    ) -> Result<(), Errno> {
-        let from = match source(from) {
+    fn bind(&self, bind: &BindStep) -> Result<(), (ConfineStep, Errno)> {
+        let named = |step: ConfineStep| move |errno: Errno| (step, errno);
+        let from = match source(&bind.from) {
             // Removed since the survey: there is nothing to read. A writable path must exist.
-            Err(Errno::NOENT) if access == MountAccess::Read => return Ok(()),
-            other => other?,
+            Err(Errno::NOENT) if bind.access == MountAccess::Read => return Ok(()),
+            other => other.map_err(named(ConfineStep::Bind))?,
         };
-        let tree = clone_tree(from.as_fd())?;
-        let attributes = match access {
+        let tree = clone_tree(from.as_fd()).map_err(named(ConfineStep::Bind))?;
+        if let Some(owner_map) = &bind.owner_map {
+            map_owner(tree.as_fd(), owner_map.as_fd()).map_err(named(ConfineStep::MapOwner))?;
+        }
+        self.attach_bound(bind, &from, &tree).map_err(named(ConfineStep::Bind))
+    }
+
+    fn attach_bound(&self, bind: &BindStep, from: &OwnedFd, tree: &OwnedFd) -> Result<(), Errno> {
+        let attributes = match bind.access {
             MountAccess::Read => MountFlags::READ_ONLY,
             MountAccess::Write => MountFlags::NO_SUID,
         };
         set_flags(tree.as_fd(), attributes.with_all_below())?;
-        let kind = match file_type(&from)? {
+        let kind = match file_type(from)? {
             FileType::Directory => PathKind::Directory,
-            _ if kind == PathKind::Directory => PathKind::File,
-            _ => kind,
+            _ if bind.kind == PathKind::Directory => PathKind::File,
+            _ => bind.kind,
         };
-        attach(tree.as_fd(), self.mount_point(to, kind)?.as_fd())
+        attach(tree.as_fd(), self.mount_point(&bind.to, kind)?.as_fd())
     }
 
     /// Mounts a path on itself. A symlink is not followed: the symlink itself is mounted.
@@ -308,8 +339,19 @@ impl ViewRoot<'_> {
         }
     }
 
-    fn private(&self, at: &ViewPath, size: &CStr, mode: &CStr) -> Result<(), Errno> {
+    /// Mounts an empty directory. Its owner is `owner`, or else the user of this process.
+    fn private(
+        &self,
+        at: &ViewPath,
+        size: &CStr,
+        mode: &CStr,
+        owner: Option<u32>,
+    ) -> Result<(), Errno> {
         let tmpfs = make_tmpfs(size, mode)?;
+        if let Some(owner) = owner {
+            let (user, group) = (Uid::from_raw(owner), Gid::from_raw(owner));
+            rustix::fs::chownat(&tmpfs, c"", Some(user), Some(group), AtFlags::EMPTY_PATH)?;
+        }
         attach(tmpfs.as_fd(), self.mount_point(at, PathKind::Directory)?.as_fd())
     }
 

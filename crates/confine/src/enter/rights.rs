@@ -15,8 +15,9 @@ const CAPABILITIES_MAX: libc::c_ulong = 63;
 /// The host name inside a session. It resolves without a network.
 const HOST_NAME: &[u8] = b"localhost";
 
-pub(super) fn make_namespaces(network: NetworkPlan) -> Result<(), StepError> {
-    let mut spaces = libc::CLONE_NEWUSER
+/// Makes namespaces for the calling process, and those of `more`.
+pub(super) fn make_namespaces(network: NetworkPlan, more: libc::c_int) -> Result<(), StepError> {
+    let mut spaces = more
         | libc::CLONE_NEWNS
         | libc::CLONE_NEWPID
         | libc::CLONE_NEWIPC

@@ -65,7 +65,7 @@ pub(super) fn inside_view(
         rules.extend(
             ["/dev", "/proc"].map(|path| LandlockRule { path: path.into(), access: write }),
         );
-        rules.extend(writable_roots(policy, survey).map(|path| change(path)));
+        rules.extend(writable_roots(policy, survey).chain(&survey.tmp).map(|path| change(path)));
     }
     if files & rights::RESOLVE_UNIX != 0 {
         let named = named_directories(&survey.readable, &survey.writable);

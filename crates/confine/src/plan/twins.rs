@@ -162,6 +162,7 @@ mod tests {
             canaries: Vec::new(),
             controls: Vec::new(),
             required: Vec::new(),
+            own_uid: None,
         }
     }
 

@@ -156,6 +156,7 @@ fn exposed(policy: &Policy, survey: &FileSurvey) -> Vec<(PathBuf, MountAccess)> 
         .chain(writable.map(|path| (path.clone(), MountAccess::Write)))
         .chain([(survey.workspace.clone(), workspace)])
         .chain(survey.family.iter().map(|path| (path.clone(), workspace)))
+        .chain(survey.tmp.iter().map(|path| (path.clone(), MountAccess::Write)))
         .collect()
 }
 

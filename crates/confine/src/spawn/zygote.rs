@@ -316,7 +316,7 @@ fn receive_network(channel: &Channel) -> Result<OwnedFd, SpawnError> {
     match channel.receive(Instant::now() + FORK_WAIT) {
         Ok(Some(StartupMessage::Network(network))) => Ok(network),
         Ok(Some(StartupMessage::Failed(failed))) => {
-            Err(SpawnError::Confine(StepErrorAt { failed, path: None }))
+            Err(SpawnError::Confine(StepErrorAt { failed, path: None, own_uid: None }))
         }
         Ok(_) => Err(setup("make the worker's network namespace")(no_answer())),
         Err(_) => Err(SpawnError::TooSlow),
@@ -339,7 +339,7 @@ fn receive_pids(channel: &Channel) -> Result<(i32, i32), SpawnError> {
     match channel.receive(Instant::now() + FORK_WAIT) {
         Ok(Some(StartupMessage::Pids { init, worker })) => Ok((init, worker)),
         Ok(Some(StartupMessage::Failed(failed))) => {
-            Err(SpawnError::Confine(StepErrorAt { failed, path: None }))
+            Err(SpawnError::Confine(StepErrorAt { failed, path: None, own_uid: None }))
         }
         Ok(_) => Err(setup("fork the worker")(no_answer())),
         Err(_) => Err(SpawnError::TooSlow),

@@ -12,19 +12,22 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, openat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, openat, statat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use windlass_protocol::policy::{HOME_DIRECTORIES, Policy, TRUSTED_AT_HOME, WorkspaceAccess};
+use windlass_protocol::policy::{
+    ENVIRONMENTS, HOME_DIRECTORIES, Policy, TRUSTED_AT_HOME, WorkspaceAccess,
+};
 
 use super::SurveyInput;
 use crate::plan::PathKind;
-use windlass_beneath::DIRECTORY;
+use windlass_beneath::{DIRECTORY, READ};
 
 /// Maximum number of symlinks that are followed from one protected name; the kernel has the same limit.
 const LINKS_MAX: usize = 40;
 
-/// Maximum number of protected dot names in one home. A home with more is reported as not protected.
+/// Maximum number of protected dot names in one home, beside the names that the policy and Windlass list. A home with
+/// more is reported as not protected.
 const HOME_NAMES_MAX: usize = 512;
 
 /// Maximum number of placeholders of one session. If a session needs more (its policy has many writable
@@ -153,6 +156,7 @@ impl NameSearch<'_> {
             let missing = match (role, TRUSTED_AT_HOME.contains(&name.as_str())) {
                 (DirectoryRole::Home, true) => Some(Placeholder::Link),
                 (DirectoryRole::Ordinary, true) => None,
+                _ if ENVIRONMENTS.contains(&name.as_str()) => None,
                 _ => Some(Placeholder::Directory),
             };
             // Most names are missing. A lookup relative to an open directory finds that out faster.
@@ -201,12 +205,19 @@ impl NameSearch<'_> {
             self.walk(home, OsStr::new(name), Some(Placeholder::Directory));
         }
         let Ok(entries) = std::fs::read_dir(home) else { return };
-        let is_dotted = |name: &OsString| name.as_encoded_bytes().starts_with(b".");
+        // The other names are protected already. They do not count, because placeholders have these names too.
+        let listed = || {
+            let by_policy = self.policy.protected.iter().map(String::as_str);
+            by_policy.chain(HOME_DIRECTORIES.iter().copied())
+        };
+        let is_dotted = |name: &OsString| {
+            name.as_encoded_bytes().starts_with(b".") && !listed().any(|listed| *name == listed)
+        };
         let names = entries.flatten().map(|entry| entry.file_name()).filter(is_dotted);
         let names: Vec<OsString> = names.take(HOME_NAMES_MAX + 1).collect();
         if names.len() > HOME_NAMES_MAX {
             self.unheld(format!(
-                "the home {} has more than {HOME_NAMES_MAX} names that begin with a dot",
+                "the home {} has more than {HOME_NAMES_MAX} further names that begin with a dot",
                 home.display()
             ));
         }
@@ -330,11 +341,19 @@ fn missing_part(directory: &OwnedFd, name: &str) -> Option<OsString> {
     }
 }
 
-/// The path in the first line of a file, after the prefix `start`.
+/// The path in the first line of a regular file, after the prefix `start`. Symlinks are followed.
 fn first_line(file: &Path, start: &str) -> Option<PathBuf> {
+    // A session may have made this entry. A device is not opened, because that can have side effects. A pipe that takes
+    // the file's place after that does not block.
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let opened = openat(CWD, file, READ.difference(OFlags::NOFOLLOW), Mode::empty()).ok()?;
+    if windlass_beneath::kind(&fstat(&opened).ok()?) != FileType::RegularFile {
+        return None;
+    }
     let mut bytes = Vec::new();
-    let opened = std::fs::File::open(file).ok()?;
-    opened.take(LINE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    std::fs::File::from(opened).take(LINE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
     let line = bytes.split(|byte| *byte == b'\n').next()?;
     let path = line.strip_prefix(start.as_bytes())?.trim_ascii();
     (!path.is_empty()).then(|| OsStr::from_bytes(path).into())
@@ -404,6 +423,10 @@ mod tests {
             Some(ProtectedEntry::Missing(Placeholder::Directory))
         );
         assert_eq!(found(&names, ".bashrc"), None);
+        assert_eq!(found(&names, ".venv"), None);
+        std::fs::create_dir(scene.at(".venv")).unwrap();
+        let names = scene.look(&SurveyInput::default());
+        assert_eq!(found(&names, ".venv"), Some(ProtectedEntry::Real(PathKind::Directory)));
         std::fs::create_dir(scene.at(".oh-my-zsh")).unwrap();
         let names = scene.look_at_home(&[]);
         assert_eq!(found(&names, ".bashrc"), Some(ProtectedEntry::Missing(Placeholder::Link)));
@@ -439,6 +462,11 @@ mod tests {
         assert_eq!(found(&scene, "docs/git"), real(PathKind::Directory));
         assert_eq!(found(&scene, "shared"), real(PathKind::Directory));
         assert_eq!(found(&scene, "HEAD"), None);
+        // If `commondir` is a pipe, the search does not wait for a writer, and finds no directory there.
+        std::fs::remove_file(scene.at("docs/git/commondir")).unwrap();
+        rustix::fs::mkfifoat(CWD, scene.at("docs/git/commondir"), Mode::RUSR | Mode::WUSR).unwrap();
+        assert_eq!(found(&scene, "docs/git"), real(PathKind::Directory));
+        assert_eq!(found(&scene, "shared"), None);
     }
 
     #[test]
@@ -506,6 +534,17 @@ mod tests {
         let input = SurveyInput { homes, ..SurveyInput::default() };
         let names = find(&Policy::of(Preset::Workspace), &input, &bin, &[]);
         assert!(names.unheld.unwrap().contains("startup files"));
+    }
+
+    #[test]
+    fn a_home_with_too_many_dot_names_is_reported_and_listed_names_do_not_count() {
+        let scene = WorkspaceFixture::new();
+        let make = |name: &str| std::fs::write(scene.at(name), "").unwrap();
+        (0..HOME_NAMES_MAX).for_each(|number| make(&format!(".name-{number}")));
+        [".git", ".bashrc", ".config"].into_iter().for_each(make);
+        assert_eq!(scene.look_at_home(&[]).unheld, None);
+        make(".one-more");
+        assert!(scene.look_at_home(&[]).unheld.unwrap().contains("begin with a dot"));
     }
 
     #[test]

@@ -32,20 +32,20 @@ pub(super) fn bad_gateway(what: &str) -> ProxyResponse {
     say(StatusCode::BAD_GATEWAY, format!("windlass: {what}\n"))
 }
 
+/// Many programs show only the status line, so the status line also carries the reason.
 pub(super) fn not_reached(host: &str, port: u16, why: NotReached) -> ProxyResponse {
-    match why {
-        NotReached::Refused(why) => refused(host, port, why),
-        NotReached::TooSlow => {
-            say(StatusCode::GATEWAY_TIMEOUT, format!("windlass: {host}:{port}: {why}\n"))
-        }
+    let status = match why {
+        NotReached::Refused(why) => return refused(host, port, why),
+        NotReached::TooSlow => StatusCode::GATEWAY_TIMEOUT,
         NotReached::Unknown | NotReached::Unreachable | NotReached::BadTls => {
-            bad_gateway(&format!("{host}:{port}: {why}"))
+            StatusCode::BAD_GATEWAY
         }
-    }
+    };
+    let response = say(status, format!("windlass: {host}:{port}: {why}\n"));
+    with_phrase(response, why.to_string())
 }
 
-/// The policy does not allow the host. Many programs show only the status line, so the status line
-/// also carries the reason.
+/// The policy does not allow the host. The status line also carries the reason.
 pub(super) fn refused(host: &str, port: u16, why: RefusalReason) -> ProxyResponse {
     let (list, remedy) = match why {
         RefusalReason::SecretPlaceholder => (
@@ -60,8 +60,11 @@ pub(super) fn refused(host: &str, port: u16, why: RefusalReason) -> ProxyRespons
         _ => ("policy.network.hosts", allow(&format!("{host}:{port}"))),
     };
     let text = format!("windlass: {host}:{port} is refused: {why}; {remedy}\n");
-    let mut response = say(StatusCode::FORBIDDEN, text);
-    let phrase = format!("Refused by {list}: {why}");
+    with_phrase(say(StatusCode::FORBIDDEN, text), format!("Refused by {list}: {why}"))
+}
+
+/// Sets the reason phrase in the status line of a response. A phrase that HTTP does not allow is left out.
+fn with_phrase(mut response: ProxyResponse, phrase: String) -> ProxyResponse {
     if let Ok(phrase) = ReasonPhrase::try_from(phrase) {
         response.extensions_mut().insert(phrase);
     }

@@ -137,8 +137,8 @@ fn retention_removes_ended_sessions_and_the_oldest_first() {
     let day = Duration::from_secs(86_400);
     let prune = |max_age, max_total_bytes| -> Vec<String> {
         let options = RetentionOptions { max_age, max_total_bytes };
-        let (ended, total) = journal.ended().unwrap();
-        let due = sessions_to_remove(&ended, total, options, 5_000);
+        let (ended, live) = journal.ended().unwrap();
+        let due = sessions_to_remove(&ended, &live, |_| None, options, 5_000);
         assert!(due.iter().all(|id| journal.remove(id).unwrap() >= 10_000));
         due.iter().map(SessionId::to_string).collect()
     };

@@ -35,12 +35,18 @@ const REMEMBERED_MAX: usize = 100_000;
 const PAUSE_WALKS: u32 = 10;
 const PAUSE_WALKS_UNPROMPTED: u32 = 100;
 
+/// What a session of a tenant may exceed its disk limit by, besides the limit itself. A check comes late, and a small
+/// limit is exceeded by much before it.
+const FAR_OVER_SLACK: u64 = 64 << 20;
+
 /// The known size of the workspace, and the growth that is allowed.
 #[derive(Debug)]
 pub(crate) struct DiskMeter {
     /// `None` if the workspace could not be opened: then nothing is measured.
     workspace: Option<Directory>,
     allowed: u64,
+    /// Above this growth the session ends. Absent: it goes on, so that it can remove files.
+    ends_above: Option<u64>,
     /// The size when the session began. Unknown until the first walk, which does not count files that were
     /// created since.
     baseline: Option<u64>,
@@ -66,6 +72,28 @@ struct LastWalk {
 pub(crate) struct OverDiskLimit {
     pub by: u64,
     pub allowed: u64,
+    pub excess: DiskExcess,
+}
+
+/// Whether a session that exceeds its disk limit may go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DiskExcess {
+    Over,
+    FarOver,
+}
+
+impl DiskExcess {
+    fn of(by: u64, ends_above: Option<u64>) -> Self {
+        match ends_above.is_some_and(|most| by > most) {
+            true => Self::FarOver,
+            false => Self::Over,
+        }
+    }
+}
+
+/// The growth above which a session of a tenant ends, for the growth that is allowed.
+pub(crate) fn far_over(allowed: u64) -> u64 {
+    allowed.saturating_mul(2).saturating_add(FAR_OVER_SLACK)
 }
 
 impl DiskMeter {
@@ -77,6 +105,7 @@ impl DiskMeter {
         Self {
             workspace,
             allowed: u64::MAX,
+            ends_above: None,
             baseline: is_empty.then_some(0),
             began: SystemTime::now() - CLOCK_STEP,
             size: 0,
@@ -90,6 +119,11 @@ impl DiskMeter {
     /// Sets the allowed growth in bytes.
     pub fn allowing(self, allowed: u64) -> Self {
         Self { allowed, ..self }
+    }
+
+    /// Sets the growth above which the session ends.
+    pub fn ending_at(self, ends_above: Option<u64>) -> Self {
+        Self { ends_above, ..self }
     }
 
     /// Whether the size at the session's begin is known.
@@ -141,7 +175,9 @@ impl DiskMeter {
             return None;
         };
         let by = size.saturating_sub(baseline);
-        (by > self.allowed && size > before).then_some(OverDiskLimit { by, allowed: self.allowed })
+        let excess = DiskExcess::of(by, self.ends_above);
+        let over = OverDiskLimit { by, allowed: self.allowed, excess };
+        (by > self.allowed && size > before).then_some(over)
     }
 
     fn walk_is_due(&self, now: Instant, free: u64) -> bool {
@@ -344,6 +380,21 @@ mod tests {
                 return grown.map(|grown| grown.by / MIB);
             }
             assert!(now.elapsed() < SOON);
+        }
+    }
+
+    #[test]
+    fn only_sessions_of_tenants_end_when_they_are_far_over_the_limit() {
+        for (by, allowed, is_of_tenant, expected) in [
+            (3 * MIB, 2 * MIB, true, DiskExcess::Over),
+            (68 * MIB, 2 * MIB, true, DiskExcess::Over),
+            (69 * MIB, 2 * MIB, true, DiskExcess::FarOver),
+            (69 * MIB, 2 * MIB, false, DiskExcess::Over),
+            (64 * MIB + 1, 0, true, DiskExcess::FarOver),
+            (u64::MAX, u64::MAX, true, DiskExcess::Over),
+        ] {
+            let ends_above = is_of_tenant.then(|| far_over(allowed));
+            assert_eq!(DiskExcess::of(by, ends_above), expected, "{by} {allowed} {is_of_tenant}");
         }
     }
 

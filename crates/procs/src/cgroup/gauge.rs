@@ -80,12 +80,12 @@ impl Gauge {
 }
 
 /// Reads a file that holds one number. The text `max` gives `None`.
-fn number(file: &Path) -> Option<u64> {
+pub(super) fn number(file: &Path) -> Option<u64> {
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 /// The number in the line `name N`.
-fn counter(file: &Path, name: &str) -> Option<u64> {
+pub(super) fn counter(file: &Path, name: &str) -> Option<u64> {
     let text = std::fs::read_to_string(file).ok()?;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
     value.trim().parse().ok()

@@ -2,6 +2,7 @@
 //! empty. The node does both, because a keeper may be killed at any moment.
 
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use windlass_protocol::policy::Limits;
@@ -22,20 +23,20 @@ const PIDS_MAX: u64 = 4 << 20;
 /// Processes of a session that its code did not start: the sandbox's init, and the worker's starter.
 const OWN_PROCESSES: u64 = 2;
 
-/// The name prefix of one node's cgroups, made from the node's runtime directory.
+/// The name prefix of one node's cgroups, made from the node's runtime directory: its path, device and inode. Two nodes
+/// with a private `/tmp` each can have the same path.
 pub fn prefix_of(runtime_dir: &Path) -> String {
-    // FNV-1a gives the same hash in every build: a new node must find the cgroups of an older node.
-    let hash = runtime_dir
-        .as_os_str()
-        .as_encoded_bytes()
-        .iter()
-        .fold(0x811c_9dc5_u32, |hash, b| (hash ^ u32::from(*b)).wrapping_mul(0x0100_0193));
+    let path = runtime_dir.as_os_str().as_encoded_bytes();
+    // A directory that is gone has no node any more.
+    let (device, inode) =
+        std::fs::metadata(runtime_dir).map(|found| (found.dev(), found.ino())).unwrap_or_default();
+    // FNV-1a gives the same hash in every build: the next node of this directory finds the cgroups of this one. Releases
+    // that hashed only the path left empty directories of other names: they stay until the machine restarts.
+    let hash = (path.iter().copied())
+        .chain(device.to_le_bytes())
+        .chain(inode.to_le_bytes())
+        .fold(0x811c_9dc5_u32, |hash, b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193));
     format!("windlass-{hash:08x}-")
-}
-
-/// The name of a session's cgroups.
-pub fn name_of(runtime_dir: &Path, session: &str) -> String {
-    format!("{}{session}", prefix_of(runtime_dir))
 }
 
 /// A session's cgroup directories.
@@ -371,6 +372,19 @@ mod tests {
         let error = Cgroups::make(&CgroupSupport::V1 { hierarchies }, "s", &LIMITS).unwrap_err();
         assert!(error.to_string().contains("not-there"), "{error}");
         assert!(!parent.path().join("there/s").exists());
+    }
+
+    #[test]
+    fn nodes_whose_directories_have_the_same_path_have_different_names() {
+        let base = tempfile::tempdir().unwrap();
+        let (path, moved) = (base.path().join("run"), base.path().join("moved"));
+        std::fs::create_dir(&path).unwrap();
+        let first = prefix_of(&path);
+        assert_eq!(first, prefix_of(&path));
+        // The first directory stays, so the second has another inode, as in another mount namespace.
+        std::fs::rename(&path, &moved).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert_ne!(first, prefix_of(&path));
     }
 
     #[test]

@@ -44,18 +44,39 @@ struct MountAttr {
     user_namespace: u64,
 }
 
+/// Applies `mount_setattr` also to all mounts below.
+const RECURSIVE: libc::c_int = 0x8000;
+
 pub(super) fn set_flags(mount: BorrowedFd<'_>, mount_flags: MountFlags) -> Result<(), Errno> {
     let wanted = MountAttr { set: mount_flags.set, clear: 0, propagation: 0, user_namespace: 0 };
-    const RECURSIVE: libc::c_int = 0x8000;
-    let flags = libc::AT_EMPTY_PATH | if mount_flags.below { RECURSIVE } else { 0 };
+    set_attributes(mount, if mount_flags.below { RECURSIVE } else { 0 }, &wanted)
+}
+
+/// Makes this mount, which is not attached yet, and all mounts below it id-mapped by a user namespace. Fails with
+/// EINVAL if one of the file systems has no id-mapped mounts.
+pub(super) fn map_owner(
+    mount: BorrowedFd<'_>,
+    user_namespace: BorrowedFd<'_>,
+) -> Result<(), Errno> {
+    const ID_MAPPED: u64 = 0x10_0000;
+    let namespace = u64::try_from(user_namespace.as_raw_fd()).map_err(|_| Errno::BADF)?;
+    let wanted = MountAttr { set: ID_MAPPED, clear: 0, propagation: 0, user_namespace: namespace };
+    set_attributes(mount, RECURSIVE, &wanted)
+}
+
+fn set_attributes(
+    mount: BorrowedFd<'_>,
+    flags: libc::c_int,
+    wanted: &MountAttr,
+) -> Result<(), Errno> {
     // SAFETY: the pointers are to a constant and to a live value of the given size.
     check(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
             mount.as_raw_fd(),
             c"".as_ptr(),
-            flags,
-            &raw const wanted,
+            libc::AT_EMPTY_PATH | flags,
+            std::ptr::from_ref(wanted),
             size_of::<MountAttr>(),
         )
     })
