@@ -21,9 +21,9 @@ use windlass_protocol::api::{API, API_HEADER, ApiError};
 use crate::address::NodeAddress;
 use crate::client::Client;
 use crate::connection::{ExchangeError, HttpConnection, Upgraded};
+use crate::door_stream::NodeStream;
 use crate::error::ClientError;
 use crate::random;
-use crate::stream::LeanStream;
 
 /// How long an answer may take, on top of the wait that the request itself allows.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
@@ -222,7 +222,7 @@ impl Client {
     pub(crate) async fn upgrade(
         &self,
         call: &HttpCall,
-    ) -> Result<(LeanStream, Bytes), ClientError> {
+    ) -> Result<(NodeStream, Bytes), ClientError> {
         let mut outage = Outage::new();
         loop {
             let tried = self.timers().within(call.answer_wait, self.upgraded(call)).await;
@@ -233,9 +233,9 @@ impl Client {
         }
     }
 
-    async fn upgraded(&self, call: &HttpCall) -> Result<(LeanStream, Bytes), FailedAttempt> {
+    async fn upgraded(&self, call: &HttpCall) -> Result<(NodeStream, Bytes), FailedAttempt> {
         let request = self.request(call)?;
-        match self.connection().await?.upgrade(request).await.map_err(FailedAttempt::of)? {
+        match self.connection().await?.upgrade(request).await.map_err(|fault| self.failed(fault))? {
             Upgraded::Agreed(stream, read) => Ok((stream, read)),
             Upgraded::Refused(connection, response) => {
                 Err(self.refused(call, *connection, response).await)
@@ -258,7 +258,7 @@ impl Client {
     ) -> Result<(HttpConnection, Response<Incoming>), FailedAttempt> {
         let request = self.request(call)?;
         let mut connection = self.connection().await?;
-        let response = connection.exchange(request).await.map_err(FailedAttempt::of)?;
+        let response = connection.exchange(request).await.map_err(|fault| self.failed(fault))?;
         if response.status().is_success() {
             return Ok((connection, response));
         }
@@ -299,6 +299,22 @@ impl Client {
             }
             Err(_) => {
                 FailedAttempt::fatal(call.bad(format!("status {status} without a JSON error body")))
+            }
+        }
+    }
+
+    fn failed(&self, fault: ExchangeError) -> FailedAttempt {
+        match fault {
+            ExchangeError::NotSent(cause) => {
+                FailedAttempt { error: ClientError::Cut { cause }, again: RetrySafety::Safe }
+            }
+            ExchangeError::Cut(cause) => FailedAttempt::cut(cause),
+            ExchangeError::NotHttp(cause) => match self.pool().address().not_http() {
+                Some(error) => FailedAttempt::fatal(error.into()),
+                None => FailedAttempt::cut(cause),
+            },
+            ExchangeError::Version(node) => {
+                FailedAttempt::fatal(ClientError::VersionMismatch { node })
             }
         }
     }
@@ -365,16 +381,6 @@ impl HttpCall {
 }
 
 impl FailedAttempt {
-    fn of(fault: ExchangeError) -> Self {
-        match fault {
-            ExchangeError::NotSent(cause) => {
-                Self { error: ClientError::Cut { cause }, again: RetrySafety::Safe }
-            }
-            ExchangeError::Cut(cause) => Self::cut(cause),
-            ExchangeError::Version(node) => Self::fatal(ClientError::VersionMismatch { node }),
-        }
-    }
-
     fn fatal(error: ClientError) -> Self {
         Self { error, again: RetrySafety::Never }
     }

@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 
 use hyper::header::HeaderValue;
 use tokio::time::sleep;
+use windlass_protocol::api::CLIENT_HEADER;
+use windlass_protocol::fleet::{PLACED_HERE, PLACEMENT_HEADER};
 use windlass_protocol::host::{PARENT_HEADER, WITHIN_HEADER, Within};
-use windlass_protocol::{ErrorCode, SessionId};
+use windlass_protocol::{ClientName, ErrorCode, SessionId};
 
 use crate::address::{NodeAddress, RemoteNode};
 use crate::call::{PAUSE_FIRST, PAUSE_MAX};
@@ -41,6 +43,10 @@ pub struct Client {
     within: Option<HeaderValue>,
     /// The session to whose children this client is limited, as a header value.
     parent: Option<HeaderValue>,
+    /// Where the node makes the sessions that this client creates, as a header value.
+    placement: Option<HeaderValue>,
+    /// The program that sends these requests, as a header value.
+    name: Option<HeaderValue>,
 }
 
 struct ClientShared {
@@ -106,6 +112,21 @@ impl Client {
         Self { parent: Some(header), ..self.clone() }
     }
 
+    /// A client of the same node whose sessions are made on that node, also if it belongs to a fleet.
+    #[must_use]
+    pub fn with_sessions_here(&self) -> Self {
+        let header = HeaderValue::from_static(PLACED_HERE);
+        Self { placement: Some(header), ..self.clone() }
+    }
+
+    /// A client of the same node that tells the name of its program. The node shows it with the sessions that the
+    /// client creates.
+    #[must_use]
+    pub fn named(&self, name: &ClientName) -> Self {
+        let header = HeaderValue::from_str(name.as_str()).expect("printable ASCII");
+        Self { name: Some(header), ..self.clone() }
+    }
+
     /// Whether this client is limited to the children of one session.
     pub fn is_limited(&self) -> bool {
         self.parent.is_some()
@@ -113,7 +134,12 @@ impl Client {
 
     /// The headers that tell where these requests come from.
     pub(crate) fn origin(&self) -> impl Iterator<Item = (&'static str, &HeaderValue)> {
-        let headers = [(WITHIN_HEADER, &self.within), (PARENT_HEADER, &self.parent)];
+        let headers = [
+            (WITHIN_HEADER, &self.within),
+            (PARENT_HEADER, &self.parent),
+            (PLACEMENT_HEADER, &self.placement),
+            (CLIENT_HEADER, &self.name),
+        ];
         headers.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)))
     }
 
@@ -177,7 +203,9 @@ impl Client {
     fn changed(&self, start: StartNode, retry_for: Duration) -> Self {
         let address = self.pool().address().clone();
         let changed = Self::new(address, self.shared.dirs.clone(), start, retry_for);
-        Self { within: self.within.clone(), parent: self.parent.clone(), ..changed }
+        let (within, parent) = (self.within.clone(), self.parent.clone());
+        let (placement, name) = (self.placement.clone(), self.name.clone());
+        Self { within, parent, placement, name, ..changed }
     }
 
     fn new(address: NodeAddress, dirs: Dirs, start: StartNode, retry_for: Duration) -> Self {
@@ -192,6 +220,8 @@ impl Client {
             }),
             within: None,
             parent: None,
+            placement: None,
+            name: None,
         }
     }
 

@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use windlass_protocol::api::{API, API_HEADER, ApiVersion};
 
 use crate::address::NodeAddress;
-use crate::stream::LeanStream;
+use crate::door_stream::NodeStream;
 
 /// Number of idle connections that are kept. Another one is closed.
 pub(crate) const IDLE_MAX: usize = 16;
@@ -27,7 +27,7 @@ pub(crate) const IDLE_MAX: usize = 16;
 /// The largest answer that is read whole. Any display or output range fits.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-type ConnectionDriver = http1::Connection<TokioIo<LeanStream>, Full<Bytes>>;
+type ConnectionDriver = http1::Connection<TokioIo<NodeStream>, Full<Bytes>>;
 
 /// How an exchange failed.
 #[derive(Debug)]
@@ -36,6 +36,8 @@ pub(crate) enum ExchangeError {
     NotSent(String),
     /// The connection ended after the request left.
     Cut(String),
+    /// The answer is not HTTP.
+    NotHttp(String),
     /// The node's API version, which is not compatible with this client.
     Version(String),
 }
@@ -46,6 +48,7 @@ impl ExchangeError {
     fn of(mut fault: TrySendError<HttpRequest>) -> Self {
         match fault.take_message() {
             Some(_) => Self::NotSent(fault.error().to_string()),
+            None if fault.error().is_parse() => Self::NotHttp(fault.error().to_string()),
             None => Self::Cut(fault.error().to_string()),
         }
     }
@@ -54,7 +57,7 @@ impl ExchangeError {
 /// The result of an upgrade request.
 pub(crate) enum Upgraded {
     /// The upgraded stream, and the bytes that were already read from it.
-    Agreed(LeanStream, Bytes),
+    Agreed(NodeStream, Bytes),
     /// The node refused. The connection still speaks HTTP, and this was the answer.
     Refused(Box<HttpConnection>, Response<Incoming>),
 }

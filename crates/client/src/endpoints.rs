@@ -4,16 +4,18 @@
 use bytes::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
 use windlass_protocol::api::{
-    CloseQuery, CreateSession, Created, EgressLog, Events, EventsQuery, ForkSession, ForkedSession,
-    NodeStatus, OutputQuery, SearchQuery, SearchResult, SecretInfo, SecretList, ServerList,
-    ServersQuery, Session, SessionList, SessionSecretRules, SessionTools, SetSecretRules, StopNode,
-    StopSessions, SubmitTurn, Turn, TurnInput, TurnQuery, TurnState, WorkerList,
+    CloseQuery, ConsoleLogin, CreateSession, Created, EgressLog, Events, EventsQuery, ForkSession,
+    ForkedSession, NodeStatus, OutputQuery, SearchQuery, SearchResult, SecretInfo, SecretList,
+    ServerList, ServersQuery, Session, SessionList, SessionOverview, SessionSecretRules,
+    SessionState, SessionTools, SessionsQuery, SetSecretRules, StopNode, StopSessions, SubmitTurn,
+    Turn, TurnInput, TurnQuery, TurnState, UsageList, UsageQuery, WorkerList,
 };
 use windlass_protocol::disk::{DiskUse, PruneRequest, Pruned};
 use windlass_protocol::environments::{EnvironmentList, EnvironmentsQuery};
+use windlass_protocol::fleet_view::{CordonState, FleetNodeList, FleetStatus, SetCordon};
 use windlass_protocol::packages::{CreatePackageEnvironment, PackageEnvironment};
 use windlass_protocol::policy::SecretName;
-use windlass_protocol::{Seq, SessionId, TurnId};
+use windlass_protocol::{NodeName, Seq, SessionId, TenantName, TurnId};
 
 use crate::call::{HttpCall, Repeat};
 use crate::client::Client;
@@ -420,6 +422,19 @@ impl Client {
         self.json(HttpCall::get(path).waiting(DISK_WAIT_MS)).await
     }
 
+    /// What each tenant uses on the node.
+    pub async fn usage(&self, query: &UsageQuery) -> Result<UsageList, ClientError> {
+        let tenant = query.tenant.as_ref().map(TenantName::as_str);
+        self.json(HttpCall::get(RequestPath::new(&["usage"]).text("tenant", tenant).done())).await
+    }
+
+    /// Makes an address with which a person logs in to the node's web console, once.
+    pub async fn console_login(&self) -> Result<ConsoleLogin, ClientError> {
+        let path = RequestPath::new(&["console", "logins"]).done();
+        // Another address does no harm, so the request may be sent again.
+        self.json(HttpCall::post(path, Repeat::Freely)).await
+    }
+
     /// Removes ended sessions and data that no session needs. With a dry run it only reports them.
     pub async fn prune(&self, wanted: &PruneRequest) -> Result<Pruned, ClientError> {
         let path = RequestPath::new(&["node", "prune"]).done();
@@ -440,4 +455,51 @@ fn number(headers: &HeaderMap, name: &'static str) -> Result<u64, ClientError> {
         request: "a range of output".to_owned(),
         cause: format!("the header {name} is missing or not a number"),
     })
+}
+
+/// The fleet: its nodes, its sessions in pages, and the cordon of a node. Any node of the fleet answers.
+impl Client {
+    /// The nodes of the fleet, with their load.
+    pub async fn fleet_nodes(&self) -> Result<FleetNodeList, ClientError> {
+        self.json(HttpCall::get(RequestPath::new(&["fleet", "nodes"]).done())).await
+    }
+
+    /// How the node stands in its fleet.
+    pub async fn fleet_status(&self) -> Result<FleetStatus, ClientError> {
+        self.json(HttpCall::get(RequestPath::new(&["fleet", "status"]).done())).await
+    }
+
+    /// Cordons a node, or lets it take sessions again.
+    pub async fn set_cordon(
+        &self,
+        node: &NodeName,
+        set: SetCordon,
+    ) -> Result<CordonState, ClientError> {
+        let path = RequestPath::new(&["fleet", "nodes", node.as_str(), "cordon"]).done();
+        self.json(HttpCall::post_json(path, Repeat::Freely, &set)).await
+    }
+
+    /// A page of sessions. The `cursor` of the reply is that of the next page.
+    pub async fn session_page(&self, query: &SessionsQuery) -> Result<SessionList, ClientError> {
+        self.json(HttpCall::get(list_path("sessions", query))).await
+    }
+
+    /// Sessions as short rows, with what their processes use: a page, or all without `limit` and `cursor` of one node.
+    pub async fn overview(&self, query: &SessionsQuery) -> Result<SessionOverview, ClientError> {
+        self.json(HttpCall::get(list_path("overview", query))).await
+    }
+}
+
+/// The path of a list of sessions, with its query.
+fn list_path(list: &str, query: &SessionsQuery) -> String {
+    let SessionsQuery { all, fleet, state, node, tenant, limit, cursor } = query;
+    RequestPath::new(&[list])
+        .text("all", all.then_some("true"))
+        .text("fleet", fleet.then_some("true"))
+        .text("state", state.map(SessionState::as_str))
+        .text("node", node.as_ref().map(NodeName::as_str))
+        .text("tenant", tenant.as_ref().map(TenantName::as_str))
+        .number("limit", *limit)
+        .text("cursor", cursor.as_deref())
+        .done()
 }

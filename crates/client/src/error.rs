@@ -2,6 +2,7 @@
 //! or path, and a remedy.
 
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use windlass_protocol::ErrorCode;
@@ -11,6 +12,7 @@ use windlass_protocol::frame::EncodeError;
 use crate::dirs::DirsError;
 use crate::named_tokens::NamedTokenError;
 use crate::start::NodeStartError;
+use crate::tls::TlsError;
 use crate::token::TokenError;
 
 #[derive(Debug, thiserror::Error)]
@@ -29,11 +31,22 @@ pub enum ClientError {
     /// The same of a node that is reached over TCP.
     #[error("no node answers at {address}: {cause}")]
     RemoteUnreachable { address: String, cause: io::Error },
-    #[error("the node's address is not a plain URL such as http://127.0.0.1:8040")]
+    #[error(
+        "the node's address is not a plain URL such as http://127.0.0.1:8040 or https://node.example:8040"
+    )]
     BadUrl,
+    /// The client cannot set up TLS, or the TLS handshake with the node fails.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The message does not repeat the token.
     #[error("the node's token is malformed: a token has 64 hexadecimal digits")]
     BadToken,
+    /// A node that is reached over TCP needs a token, and nothing names one.
+    #[error("no token for the node: WINDLASS_TOKEN is not set, and there is no {}", path.display())]
+    NoToken { path: PathBuf },
+    /// A command reads or writes files of the node of this machine, and WINDLASS_URL is set.
+    #[error("`{command}` is for the node of this machine, and WINDLASS_URL is set")]
+    LocalOnly { command: String },
     #[error(transparent)]
     Token(#[from] TokenError),
     #[error(transparent)]
@@ -60,7 +73,9 @@ impl ClientError {
             Self::TooLarge { .. } => ErrorCode::MessageTooLarge.as_str(),
             Self::Unreachable { .. } | Self::RemoteUnreachable { .. } => "unreachable",
             Self::BadUrl => "bad_url",
-            Self::BadToken | Self::Token(_) => "bad_token",
+            Self::Tls(error) => error.code(),
+            Self::BadToken | Self::NoToken { .. } | Self::Token(_) => "bad_token",
+            Self::LocalOnly { .. } => "local_only",
             Self::NamedToken(error) => error.code(),
             Self::Cut { .. } => "connection_lost",
             Self::VersionMismatch { .. } => ErrorCode::VersionMismatch.as_str(),
@@ -86,7 +101,16 @@ impl ClientError {
                 "set WINDLASS_URL to the URL that `windlass status` prints on the node's machine"
                     .into()
             }
+            Self::Tls(error) => error.remedy(),
             Self::BadToken => "set WINDLASS_TOKEN to what `windlass token` prints".into(),
+            Self::NoToken { .. } => {
+                "set WINDLASS_TOKEN to what `windlass token` prints on the node's machine, or unset WINDLASS_URL to \
+                 use the node of this machine"
+                    .into()
+            }
+            Self::LocalOnly { command } => {
+                format!("run it on the node's machine: env -u WINDLASS_URL {command}")
+            }
             Self::Token(error) => error.remedy(),
             Self::NamedToken(error) => error.remedy(),
             Self::Cut { .. } => {

@@ -1,7 +1,7 @@
 //! Talks to a node: the Rust SDK. The CLI and the other doors reach a node through it.
 //!
 //! How it works. A [`Client`] holds a small pool of keep-alive HTTP/1.1 connections to the node's
-//! unix socket, or to its TCP door with the node's token. The task that uses a connection drives
+//! unix socket, or to its TCP door (`http` or `https`) with the node's token. The task that uses a connection drives
 //! it; there is no task per connection. So a warm request costs one write, one read and no hop
 //! between threads.
 //!
@@ -18,8 +18,10 @@
 mod address;
 mod call;
 mod client;
+mod codes;
 mod connection;
 mod dirs;
+pub mod door_stream;
 mod endpoints;
 mod error;
 mod events;
@@ -31,18 +33,21 @@ mod sse;
 mod start;
 pub mod stream;
 pub mod timers;
+mod tls;
 mod token;
 pub mod tools;
 
 pub use address::RemoteNode;
 pub use client::{Client, RETRY_FOR_DEFAULT, StartNode};
+pub use codes::CLIENT_CODES;
 pub use dirs::{Dirs, DirsError};
 pub use endpoints::{DisplayBytes, OutputBytes, WhichSessions, fresh_turn_id};
 pub use error::ClientError;
 pub use events::EventStream;
 pub use named_tokens::{
-    NAMED_TOKENS_MAX, NamedToken, NamedTokenError, NamedTokens, NewToken, TokenScope,
+    NAMED_TOKENS_MAX, NamedToken, NamedTokenError, NamedTokens, NewToken, TokenRights, TokenScope,
 };
 pub use start::{LaunchedNode, NodeStartError, launch_node, rotate_log};
+pub use tls::TlsError;
 pub use token::{Token, TokenError};
 pub use windlass_protocol as protocol;

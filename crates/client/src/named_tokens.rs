@@ -11,15 +11,19 @@ use ring::digest;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
-use windlass_protocol::TokenName;
+use windlass_protocol::{TenantName, TokenName};
 
 use crate::token::{Token, TokenError, read_private, write_private_beside};
 
 /// Maximum number of named tokens of a node.
 pub const NAMED_TOKENS_MAX: usize = 64;
 
-/// The version of the file format. A reader refuses other versions.
-const VERSION: u32 = 1;
+/// The version of a file in which no token has a tenant.
+const WITHOUT_TENANTS: u32 = 1;
+
+/// The version of a file in which a token may have a tenant. An earlier release refuses such a file: for it, the token of
+/// a tenant would be one for all sessions.
+const WITH_TENANTS: u32 = 2;
 
 /// Read limit. A file with the maximum number of tokens is shorter.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
@@ -54,11 +58,52 @@ impl fmt::Display for TokenScope {
     }
 }
 
+/// What a client may do: the scope of its token, and the tenant to which the token is limited.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenRights {
+    pub scope: TokenScope,
+    /// Absent: the client is limited to no tenant.
+    pub tenant: Option<TenantName>,
+}
+
+impl TokenRights {
+    /// The rights of a client that is limited to no tenant.
+    pub fn of_node(scope: TokenScope) -> Self {
+        Self { scope, tenant: None }
+    }
+
+    /// Reads what [`fmt::Display`] writes, and nothing else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (scope, tenant) = match text.split_once(RIGHTS_SEPARATOR) {
+            Some((scope, tenant)) => (scope, Some(TenantName::parse(tenant).ok()?)),
+            None => (text, None),
+        };
+        let scope = TokenScope::ALL.into_iter().find(|one| one.as_str() == scope)?;
+        Some(Self { scope, tenant })
+    }
+}
+
+/// Stands between scope and tenant in the text of [`TokenRights`].
+const RIGHTS_SEPARATOR: char = '@';
+
+/// `SCOPE`, or `SCOPE@TENANT`.
+impl fmt::Display for TokenRights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.tenant {
+            None => write!(f, "{}", self.scope),
+            Some(tenant) => write!(f, "{}{RIGHTS_SEPARATOR}{tenant}", self.scope),
+        }
+    }
+}
+
 /// What is known of a named token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedToken {
     pub name: TokenName,
     pub scope: TokenScope,
+    /// Absent: the token is limited to no tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<TenantName>,
     /// SHA-256 of the token, as hexadecimal digits.
     pub sha256: String,
     pub created_at_ms: u64,
@@ -81,7 +126,9 @@ pub enum NamedTokenError {
     File(#[from] TokenError),
     #[error("the file {path} is not a list of tokens: {cause}")]
     Malformed { path: PathBuf, cause: serde_json::Error },
-    #[error("the file {path} has version {version}; this release knows version {VERSION}")]
+    #[error(
+        "the file {path} has version {version}; this release knows versions up to {WITH_TENANTS}"
+    )]
     Version { path: PathBuf, version: u32 },
     #[error("there is a token named {0}")]
     Exists(TokenName),
@@ -123,7 +170,7 @@ impl NamedTokenError {
 
 impl Default for NamedTokens {
     fn default() -> Self {
-        Self { version: VERSION, tokens: Vec::new() }
+        Self { version: WITHOUT_TENANTS, tokens: Vec::new() }
     }
 }
 
@@ -140,7 +187,7 @@ impl NamedTokens {
         let malformed = |cause| NamedTokenError::Malformed { path: path.to_owned(), cause };
         // The version first: another version may have other fields.
         let VersionOnly { version } = serde_json::from_str(&text).map_err(malformed)?;
-        if version != VERSION {
+        if !(WITHOUT_TENANTS..=WITH_TENANTS).contains(&version) {
             return Err(NamedTokenError::Version { path: path.to_owned(), version });
         }
         serde_json::from_str(&text).map_err(malformed)
@@ -157,9 +204,9 @@ impl NamedTokens {
             return Err(NamedTokenError::TooMany);
         }
         let token = Token::random();
-        let NewToken { name, scope, created_at_ms, expires_at_ms } = new;
+        let NewToken { name, scope, tenant, created_at_ms, expires_at_ms } = new;
         let sha256 = sha256(token.as_str());
-        all.tokens.push(NamedToken { name, scope, sha256, created_at_ms, expires_at_ms });
+        all.tokens.push(NamedToken { name, scope, tenant, sha256, created_at_ms, expires_at_ms });
         all.write(path)?;
         Ok(token)
     }
@@ -179,21 +226,30 @@ impl NamedTokens {
         &self.tokens
     }
 
-    /// The scope of this token, if it is known and has not expired. The time does not depend on the token.
-    pub fn scope_of(&self, candidate: &str, now_ms: u64) -> Option<TokenScope> {
+    /// The rights of this token, if it is known and has not expired. The time does not depend on the token.
+    pub fn rights_of(&self, candidate: &str, now_ms: u64) -> Option<TokenRights> {
+        let token = self.find(candidate, now_ms)?;
+        Some(TokenRights { scope: token.scope, tenant: token.tenant.clone() })
+    }
+
+    /// What is known of this token, if it has not expired. The time does not depend on the token.
+    pub fn find(&self, candidate: &str, now_ms: u64) -> Option<&NamedToken> {
         let hash = sha256(candidate);
         let mut found = None;
         for token in &self.tokens {
             let matches: bool = token.sha256.as_bytes().ct_eq(hash.as_bytes()).into();
             let valid = token.expires_at_ms.is_none_or(|expiry| now_ms < expiry);
             if matches && valid {
-                found = Some(token.scope);
+                found = Some(token);
             }
         }
         found
     }
 
-    fn write(&self, path: &Path) -> Result<(), NamedTokenError> {
+    /// Writes the file, with the lowest version that can hold the tokens.
+    fn write(&mut self, path: &Path) -> Result<(), NamedTokenError> {
+        let has_tenants = self.tokens.iter().any(|token| token.tenant.is_some());
+        self.version = if has_tenants { WITH_TENANTS } else { WITHOUT_TENANTS };
         let text = serde_json::to_string_pretty(self).expect("names and numbers are JSON");
         let made = write_private_beside(path, &text)?;
         fs::rename(&made, path).map_err(|cause| {
@@ -208,6 +264,8 @@ impl NamedTokens {
 pub struct NewToken {
     pub name: TokenName,
     pub scope: TokenScope,
+    /// The tenant to which the token is limited.
+    pub tenant: Option<TenantName>,
     pub created_at_ms: u64,
     pub expires_at_ms: Option<u64>,
 }
@@ -245,7 +303,7 @@ mod tests {
 
     fn new(name: &str, scope: TokenScope, expires_at_ms: Option<u64>) -> NewToken {
         let name = TokenName::parse(name).unwrap();
-        NewToken { name, scope, created_at_ms: 10, expires_at_ms }
+        NewToken { name, scope, tenant: None, created_at_ms: 10, expires_at_ms }
     }
 
     #[test]
@@ -267,7 +325,8 @@ mod tests {
             ("", 0, None),
             (&*all.list()[0].sha256, 0, None),
         ] {
-            assert_eq!(all.scope_of(token, now_ms), scope, "{token} at {now_ms}");
+            let rights = scope.map(TokenRights::of_node);
+            assert_eq!(all.rights_of(token, now_ms), rights, "{token} at {now_ms}");
         }
         let text = fs::read_to_string(&path).unwrap();
         assert!(!text.contains(read.as_str()) && !text.contains(run.as_str()), "{text}");
@@ -275,8 +334,35 @@ mod tests {
 
         let ci = TokenName::parse("ci").unwrap();
         NamedTokens::remove(&path, &ci).unwrap();
-        assert_eq!(NamedTokens::read(&path).unwrap().scope_of(run.as_str(), 0), None);
+        assert_eq!(NamedTokens::read(&path).unwrap().rights_of(run.as_str(), 0), None);
         assert_eq!(NamedTokens::remove(&path, &ci).unwrap_err().code(), "token_not_found");
+    }
+
+    #[test]
+    fn a_file_with_the_token_of_a_tenant_is_refused_by_earlier_releases() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens");
+        let acme = TenantName::parse("acme").unwrap();
+        let version = || NamedTokens::read(&path).unwrap().version;
+        NamedTokens::create(&path, new("own", TokenScope::Run, None)).unwrap();
+        assert_eq!(version(), WITHOUT_TENANTS);
+        let of_acme = NewToken { tenant: Some(acme.clone()), ..new("a", TokenScope::Admin, None) };
+        let token = NamedTokens::create(&path, of_acme).unwrap();
+        assert_eq!(version(), WITH_TENANTS);
+        let rights = NamedTokens::read(&path).unwrap().rights_of(token.as_str(), 0);
+        assert_eq!(rights, Some(TokenRights { scope: TokenScope::Admin, tenant: Some(acme) }));
+        NamedTokens::remove(&path, &TokenName::parse("a").unwrap()).unwrap();
+        assert_eq!(version(), WITHOUT_TENANTS);
+    }
+
+    #[test]
+    fn rights_are_read_as_they_are_written_and_in_no_other_form() {
+        for text in ["read", "run", "admin", "read@acme", "admin@a-1"] {
+            assert_eq!(TokenRights::parse(text).unwrap().to_string(), text);
+        }
+        for text in ["", "Run", "run ", "run@", "run@Acme", "run@a@b", "@acme", "acme", "run,run"] {
+            assert_eq!(TokenRights::parse(text), None, "{text:?}");
+        }
     }
 
     #[test]
@@ -286,12 +372,13 @@ mod tests {
         let token = |number: usize| NamedToken {
             name: TokenName::parse(format!("{number:0>64}")).unwrap(),
             scope: TokenScope::Admin,
+            tenant: TenantName::parse("t".repeat(32)).ok(),
             sha256: "0".repeat(64),
             created_at_ms: u64::MAX,
             expires_at_ms: Some(u64::MAX),
         };
         let tokens = (0..NAMED_TOKENS_MAX).map(token).collect();
-        NamedTokens { version: VERSION, tokens }.write(&path).unwrap();
+        NamedTokens { version: WITH_TENANTS, tokens }.write(&path).unwrap();
         assert_eq!(NamedTokens::read(&path).unwrap().list().len(), NAMED_TOKENS_MAX);
         let more = NamedTokens::create(&path, new("more", TokenScope::Read, None));
         assert_eq!(more.unwrap_err().code(), "too_many_tokens");
@@ -302,7 +389,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tokens");
         for (text, mode, expected) in [
-            ("{\"version\":2,\"tokens\":7}", 0o600, "has version 2"),
+            ("{\"version\":3,\"tokens\":7}", 0o600, "has version 3"),
             ("{\"version\":1,\"tokens\":7}", 0o600, "not a list of tokens"),
             ("", 0o600, "not a list of tokens"),
             ("{\"version\":1,\"tokens\":[]}", 0o640, "can be read by others"),

@@ -164,17 +164,17 @@ pub async fn launch_node(
     args: &[OsString],
     env: &[(OsString, OsString)],
 ) -> Result<LaunchedNode, NodeStartError> {
-    let mut child = spawn(program, dirs, args, env)?;
+    let log = NodeLog::open(dirs)?;
+    let mut child = spawn(program, dirs, args, env, &log)?;
     let word = match child.stdout.take() {
         Some(stdout) => timeout(READY_WAIT, first_line(OwnedFd::from(stdout))).await,
         None => Ok(Ok(Vec::new())),
     };
-    let log = dirs.log();
     let Ok(line) = word else {
         // Do not leave a node behind that never became ready.
         let _ = child.kill();
         let _ = child.wait();
-        return Err(NodeStartError::Slow { tail: tail_of(&log), log });
+        return Err(NodeStartError::Slow { tail: log.tail(), log: log.path });
     };
     match line.ok().and_then(|line| serde_json::from_slice(&line).ok()) {
         Some(ReadyLine::Ready { pid, .. }) => Ok(LaunchedNode { pid, child }),
@@ -185,7 +185,7 @@ pub async fn launch_node(
         None => {
             let _ = child.kill();
             let status = child.wait().map_or_else(|cause| cause.to_string(), |s| s.to_string());
-            Err(NodeStartError::Died { status, tail: tail_of(&log), log })
+            Err(NodeStartError::Died { status, tail: log.tail(), log: log.path })
         }
     }
 }
@@ -195,15 +195,12 @@ fn spawn(
     dirs: &Dirs,
     args: &[OsString],
     env: &[(OsString, OsString)],
+    log: &NodeLog,
 ) -> Result<Child, NodeStartError> {
-    let path = dirs.log();
-    rotate_log(&path);
-    let log = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(|cause| NodeStartError::Log { path, cause })?;
+    let stderr = log
+        .file
+        .try_clone()
+        .map_err(|cause| NodeStartError::Log { path: log.path.clone(), cause })?;
     Command::new(program)
         .arg("node")
         .args(args)
@@ -216,7 +213,7 @@ fn spawn(
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(log)
+        .stderr(stderr)
         .spawn()
         .map_err(|cause| NodeStartError::Spawn { program: program.to_owned(), cause })
 }
@@ -239,17 +236,43 @@ pub fn rotate_log(log: &Path) {
     }
 }
 
-/// The last lines of the log, as far as they can be read.
-fn tail_of(log: &Path) -> String {
-    let read = || -> io::Result<String> {
-        let mut file = fs::File::open(log)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL_BYTES)))?;
-        let mut bytes = Vec::new();
-        file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
-        Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned())
-    };
-    read().unwrap_or_else(|cause| format!("(the log cannot be read: {cause})"))
+/// The log that a started node writes.
+struct NodeLog {
+    path: PathBuf,
+    file: File,
+    /// Its length before the start.
+    began: u64,
+}
+
+impl NodeLog {
+    fn open(dirs: &Dirs) -> Result<Self, NodeStartError> {
+        let path = dirs.log();
+        rotate_log(&path);
+        let open = || {
+            let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path)?;
+            let began = file.metadata()?.len();
+            Ok((file, began))
+        };
+        match open() {
+            Ok((file, began)) => Ok(Self { path, file, began }),
+            Err(cause) => Err(NodeStartError::Log { path, cause }),
+        }
+    }
+
+    /// The last lines that were written since the start, as far as they can be read. What earlier nodes wrote would
+    /// bury the reason.
+    fn tail(&self) -> String {
+        let read = || -> io::Result<String> {
+            let mut file = fs::File::open(&self.path)?;
+            let length = file.metadata()?.len();
+            let from = length.saturating_sub(LOG_TAIL_BYTES).max(self.began);
+            file.seek(SeekFrom::Start(from))?;
+            let mut bytes = Vec::new();
+            file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
+            Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned())
+        };
+        read().unwrap_or_else(|cause| format!("(the log cannot be read: {cause})"))
+    }
 }
 
 fn waiting_thread(name: &str, act: impl FnOnce() + Send + 'static) -> io::Result<()> {

@@ -29,9 +29,9 @@ pub use answers::ToolAnswers;
 
 use crate::call::HttpCall;
 use crate::client::Client;
+use crate::door_stream::NodeStream;
 use crate::error::ClientError;
 use crate::query::RequestPath;
-use crate::stream::LeanStream;
 
 /// The largest message: one frame, its first length word included.
 const FRAME_MESSAGE_BYTES_MAX: usize = FRAME_BYTES_MAX + 4;
@@ -97,7 +97,7 @@ pub enum DisconnectReason {
 /// An attached tool host. Dropping it withdraws its tools.
 #[derive(Debug)]
 pub struct ToolHost {
-    socket: WebSocketStream<LeanStream>,
+    socket: WebSocketStream<NodeStream>,
     answers: ToolAnswers,
     /// Messages that arrived during a wait for an answer to a declaration.
     early_messages: VecDeque<HostMessage>,

@@ -101,16 +101,17 @@ mod tests {
     use windlass_protocol::{CallNo, SessionId, TurnNo};
 
     use super::*;
-    use crate::door::{DoorOptions, Transport};
+    use crate::door::{DoorOptions, DoorScope, ScopeSource, Transport};
 
     async fn answered(request: &str) -> Value {
         let door = Door::new(DoorOptions {
             connect: Box::new(|| Box::pin(async { Err(ClientError::BadUrl) })),
             transport: Transport::Agent,
-            workspace: None,
+            scope: ScopeSource::Known(DoorScope::default()),
             policy: None,
             interpreter: None,
             permissions: None,
+            allow_packages: false,
         });
         let session = SessionId::parse("s1").unwrap();
         let call = Within { session, turn: TurnNo(1), call: CallNo(2) };

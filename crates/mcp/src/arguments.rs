@@ -44,6 +44,8 @@ pub(crate) struct ContinueArguments {
     #[serde(default)]
     pub input: Option<String>,
     #[serde(default)]
+    pub from: Option<u64>,
+    #[serde(default)]
     pub wait_seconds: Option<f64>,
     #[serde(default)]
     pub max_tokens: Option<usize>,
@@ -54,6 +56,8 @@ pub(crate) struct ContinueArguments {
 pub(crate) struct InterruptArguments {
     #[serde(default)]
     pub session: Option<String>,
+    #[serde(default)]
+    pub from: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]

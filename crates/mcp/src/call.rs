@@ -2,6 +2,7 @@
 //! how the call ends early.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use rmcp::RoleServer;
 use rmcp::model::{
@@ -10,14 +11,16 @@ use rmcp::model::{
 use rmcp::service::{Peer, RequestContext};
 use serde_json::Value;
 use tokio::sync::watch;
+use windlass_client::Client;
 use windlass_protocol::agent::MCP_RUN_KEY;
 use windlass_protocol::policy::PolicyRequest;
-use windlass_protocol::{SessionId, TurnId};
+use windlass_protocol::{ClientName, SessionId, TurnId};
 
 use crate::codex;
-use crate::door::{Door, Transport};
+use crate::door::{Door, DoorScope, Transport};
 use crate::fault::Fault;
 use crate::names::SessionScope;
+use crate::output::{OutputStart, SeenOutput};
 
 /// The name of a client that does not tell its name.
 const UNNAMED_CLIENT: &str = "mcp";
@@ -54,11 +57,15 @@ pub(crate) struct ClientCall {
     pub scope: SessionScope,
     pub workspace: Option<PathBuf>,
     pub policy: Option<PolicyRequest>,
+    /// Whether the code of a new Python session may install packages.
+    pub allow_packages: bool,
     pub elicitation: ElicitationSupport,
     /// The client accepts a task handle instead of an answer.
     pub takes_tasks: bool,
     /// The id of the turn that the call runs, if the client sends the same call again after an outage.
     pub turn: Option<TurnId>,
+    /// How far the replies to this client went. `None`: the door cannot tell this client from others.
+    seen: Option<Arc<SeenOutput>>,
     context: RequestContext<RoleServer>,
     gone: watch::Receiver<bool>,
     /// What cancelling the call does to its turn.
@@ -85,17 +92,22 @@ pub(crate) enum ElicitationSupport {
 impl ClientCall {
     /// If the client names a sandbox that is not understood, the call fails: it must not run in
     /// another sandbox.
-    pub fn new(door: &Door, context: &RequestContext<RoleServer>) -> Result<Self, Fault> {
+    pub async fn new(door: &Door, context: &RequestContext<RoleServer>) -> Result<Self, Fault> {
         if let Some(agent) = &door.agent {
             return Ok(Self::of_agent(door, &agent.call.session, context));
         }
         let sandbox = codex::sandbox_of(&context.meta.0)?;
+        // A sandbox that the client names may be stricter than the user's options, and stays as it is.
+        let allow_packages = door.shared.allow_packages && sandbox.is_none();
+        let DoorScope { workspace, tenant } = door.scope().await?;
         let (workspace, policy) = match sandbox {
             Some(sandbox) => {
                 let sandbox = sandbox.within(door.shared.policy.as_ref());
-                (sandbox.workspace.or_else(|| door.shared.workspace.clone()), Some(sandbox.policy))
+                // The directories of this machine are not for clients whose token has a tenant.
+                let directory = sandbox.workspace.filter(|_| tenant.is_none());
+                (directory.or_else(|| workspace.clone()), Some(sandbox.policy))
             }
-            None => (door.shared.workspace.clone(), door.shared.policy.clone()),
+            None => (workspace.clone(), door.shared.policy.clone()),
         };
         let name = name_of(context);
         let stateless = is_stateless(context.protocol_version().as_ref());
@@ -109,14 +121,18 @@ impl ClientCall {
         };
         Ok(Self {
             scope: SessionScope::of(&name, workspace.as_deref(), policy.as_ref())
-                .with_permissions(door.shared.permissions),
+                .with_tenant(tenant.as_ref())
+                .with_permissions(door.shared.permissions)
+                .with_packages(allow_packages),
             workspace,
             policy,
+            allow_packages,
             elicitation: elicitation_support(&abilities, stateless, door.shared.transport),
             takes_tasks: abilities.supports_tasks(),
             turn: None,
+            seen: door.shared.seen.clone(),
             context: context.clone(),
-            gone: door.shared.gone.clone(),
+            gone: door.shared.gone.subscribe(),
             on_cancel,
         })
     }
@@ -129,12 +145,22 @@ impl ClientCall {
             scope: SessionScope::of_children(parent),
             workspace: None,
             policy: None,
+            allow_packages: false,
             elicitation: ElicitationSupport::Never,
             takes_tasks: false,
             turn: key.and_then(|key| TurnId::chosen(key).ok()),
+            seen: None,
             context: context.clone(),
-            gone: door.shared.gone.clone(),
+            gone: door.shared.gone.subscribe(),
             on_cancel: OnCancel::StopTurn,
+        }
+    }
+
+    /// A client of the node that tells the name of this call's client.
+    pub fn named(&self, client: &Client) -> Client {
+        match ClientName::of_program(&name_of(&self.context)) {
+            Some(name) => client.named(&name),
+            None => client.clone(),
         }
     }
 
@@ -152,6 +178,24 @@ impl ClientCall {
         let Some(token) = self.context.meta.get_progress_token() else { return };
         let progress = ProgressNotificationParam::new(token, progress).with_message(message);
         let _ = self.peer().notify_progress(progress).await;
+    }
+
+    /// The first byte of a turn's output that the reply shows.
+    pub fn output_from(&self, start: OutputStart, session: &SessionId, turn: &TurnId) -> u64 {
+        match (start, &self.seen) {
+            (OutputStart::At(from), _) => from,
+            (OutputStart::Unseen, Some(seen)) => seen.next(session, turn),
+            (OutputStart::Begin, _) | (OutputStart::Unseen, None) => 0,
+        }
+    }
+
+    /// Remembers that the reply shows a turn's output up to `next`. A cancelled call has no reply.
+    pub fn record_seen(&self, session: &SessionId, turn: &TurnId, next: u64) {
+        if let Some(seen) = &self.seen
+            && !self.context.ct.is_cancelled()
+        {
+            seen.record(session, turn, next);
+        }
     }
 
     /// Returns when the client no longer waits for an answer, with the reason.

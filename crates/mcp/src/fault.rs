@@ -2,7 +2,7 @@
 
 use rmcp::model::{CallToolResult, ContentBlock};
 use windlass_client::ClientError;
-use windlass_protocol::{SessionId, TurnId};
+use windlass_protocol::{ErrorCode, SessionId, TurnId};
 
 use crate::codex::BadSandbox;
 
@@ -21,6 +21,8 @@ pub(crate) enum Fault {
     NoSession(String),
     #[error("session {session} runs {kind}, not {language}")]
     Language { session: SessionId, kind: String, language: String },
+    #[error("{language:?} is not a language of this tool; use one of: {}", known.join(", "))]
+    NoLanguage { language: String, known: Vec<String> },
     #[error("session {0} exists without these packages")]
     Packages(SessionId),
     #[error("the packages are still being installed")]
@@ -46,7 +48,11 @@ pub(crate) enum Fault {
 impl Fault {
     fn remedy(&self) -> Option<String> {
         match self {
-            Self::Client(error) => Some(error.remedy()),
+            // Of these codes, the node's remedy is about the HTTP API, and the message says what is wrong.
+            Self::Client(error) => match error.api_code() {
+                Some(ErrorCode::BadRequest | ErrorCode::NotFound) => None,
+                _ => Some(error.remedy()),
+            },
             Self::Foreign(_) => Some("leave `session` out, or give a short name".to_owned()),
             Self::NoSession(_) => Some("call sessions to see which there are".to_owned()),
             Self::Language { .. } => {
@@ -60,6 +66,7 @@ impl Fault {
             Self::Permission(session) => Some(decide_in_terminal(session)),
             Self::AlreadyRan { .. }
             | Self::Arguments(_)
+            | Self::NoLanguage { .. }
             | Self::Sandbox(_)
             | Self::Cancelled
             | Self::Gone => None,
@@ -68,7 +75,10 @@ impl Fault {
 
     fn code(&self) -> &str {
         match self {
-            Self::Arguments(_) | Self::Language { .. } | Self::Packages(_) => "bad_request",
+            Self::Arguments(_)
+            | Self::Language { .. }
+            | Self::NoLanguage { .. }
+            | Self::Packages(_) => "bad_request",
             Self::Installing => "overloaded",
             Self::NotInstalled(_) => "worker_failed",
             Self::Client(error) => error.code(),

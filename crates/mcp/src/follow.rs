@@ -14,6 +14,7 @@ use crate::call::ClientCall;
 use crate::door::Door;
 use crate::fault::Fault;
 use crate::input::{self, AskOutcome, UserAnswer};
+use crate::output::{ALL_SEEN, OutputPart, OutputStart};
 use crate::reply::{TurnReply, output_link};
 use crate::{images, sessions, tasks};
 
@@ -33,11 +34,12 @@ const INTERRUPT_PAUSE: Duration = Duration::from_millis(50);
 /// The longest line of output in a progress notification.
 const PROGRESS_CHARS_MAX: usize = 120;
 
-/// How long a call waits for its turn, and how much output its reply may hold.
+/// How long a call waits for its turn, and which output its reply holds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReplyLimits {
     pub wait: Duration,
     pub output_bytes: usize,
+    pub output_start: OutputStart,
 }
 
 /// A call and the turn that it follows.
@@ -301,20 +303,38 @@ impl<'c> TurnFollower<'c> {
     }
 
     async fn reply(self, turn: Turn) -> Result<CallToolResponse, Fault> {
-        Ok(reply(self.client, turn, self.note).await?.into_result().into())
+        let TurnFollower { call, client, note, limits, .. } = self;
+        Ok(reply_to(call, client, turn, limits, note).await?.into_result().into())
     }
+}
+
+/// Builds the reply to a call, with the output that the call asks for.
+pub(crate) async fn reply_to(
+    call: &ClientCall,
+    client: &Client,
+    turn: Turn,
+    limits: ReplyLimits,
+    note: Option<String>,
+) -> Result<TurnReply, Fault> {
+    let from = call.output_from(limits.output_start, &turn.session, &turn.id);
+    let output = OutputPart::read(client, &turn, from, limits.output_bytes).await?;
+    let reply = reply(client, turn, output, note).await?;
+    let next = if reply.turn.state == TurnState::Ended { ALL_SEEN } else { reply.output.next };
+    call.record_seen(&reply.turn.session, &reply.turn.id, next);
+    Ok(reply)
 }
 
 /// Builds a tool's answer from a turn. Images come when the turn has ended.
 pub(crate) async fn reply(
     client: &Client,
     turn: Turn,
+    output: OutputPart,
     note: Option<String>,
 ) -> Result<TurnReply, Fault> {
     let (images, mut links) = match turn.state {
         TurnState::Ended => images::of(client, &turn).await?,
         _ => (Vec::new(), Vec::new()),
     };
-    links.extend(output_link(&turn));
-    Ok(TurnReply { turn, images, links, note })
+    links.extend(output_link(&turn, &output));
+    Ok(TurnReply { turn, output, images, links, note })
 }

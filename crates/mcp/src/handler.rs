@@ -72,7 +72,7 @@ impl ServerHandler for Door {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let call = match ClientCall::new(self, &context) {
+        let call = match ClientCall::new(self, &context).await {
             Ok(call) => call,
             Err(fault) => return Ok(fault.into_result().into()),
         };

@@ -24,6 +24,7 @@ mod images;
 mod input;
 mod names;
 mod outlook;
+mod output;
 mod permission;
 mod reply;
 mod resources;
@@ -34,5 +35,7 @@ mod stdio;
 mod tasks;
 mod tools;
 
-pub use door::{Connect, Connecting, Door, DoorOptions, Transport};
+pub use door::{
+    AskingScope, Connect, Connecting, Door, DoorOptions, DoorScope, ScopeSource, Transport,
+};
 pub use stdio::{BridgeError, serve_stdio};

@@ -8,9 +8,10 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use windlass_protocol::SessionId;
 use windlass_protocol::agent::PermissionPolicy;
+use windlass_protocol::ids::TENANT_SEPARATOR;
 use windlass_protocol::policy::PolicyRequest;
+use windlass_protocol::{SessionId, TenantName};
 
 use crate::fault::Fault;
 
@@ -22,9 +23,10 @@ const OWN_CHARS_MAX: usize = 20;
 /// Separates a name from its use number. No name contains it.
 const AGAIN: char = '_';
 
-/// The common prefix of a client's session names.
+/// The common prefix of a client's session names, and the tenant of the door's token. The node adds the tenant to the ids
+/// of its sessions. Without a tenant, a session of some tenant is never the client's own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct SessionScope(String);
+pub(crate) struct SessionScope(String, Option<TenantName>);
 
 /// Which session a call refers to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -47,21 +49,36 @@ impl SessionScope {
             serde_json::to_string(policy).expect("a policy always serialises")
         });
         let digest = crc32fast::hash(format!("{path}\n{policy}").as_bytes());
-        Self(format!("{client}-{place}-{digest:08x}"))
+        Self(format!("{client}-{place}-{digest:08x}"), None)
+    }
+
+    /// The scope of the same client whose token has this tenant.
+    pub fn with_tenant(self, tenant: Option<&TenantName>) -> Self {
+        Self(self.0, tenant.cloned())
     }
 
     /// The scope of the same client for agents whose permissions somebody else answers.
     pub fn with_permissions(self, permissions: Option<PermissionPolicy>) -> Self {
         let Some(permissions) = permissions else { return self };
-        let digest = crc32fast::hash(format!("{}\n{permissions}", self.0).as_bytes());
+        self.distinguished_by(&permissions.to_string())
+    }
+
+    /// The scope of the same client for sessions whose code may install packages.
+    pub fn with_packages(self, allow_packages: bool) -> Self {
+        if allow_packages { self.distinguished_by("allow_packages") } else { self }
+    }
+
+    /// Another scope with the same readable part.
+    fn distinguished_by(self, setting: &str) -> Self {
+        let digest = crc32fast::hash(format!("{}\n{setting}", self.0).as_bytes());
         let place = self.0.rsplit_once('-').map_or("", |(place, _)| place);
-        Self(format!("{place}-{digest:08x}"))
+        Self(format!("{place}-{digest:08x}"), self.1)
     }
 
     /// The sessions that run the code of a session's agent.
     pub fn of_children(parent: &SessionId) -> Self {
         let place = plain(parent.as_str(), PLACE_CHARS_MAX, "agent");
-        Self(format!("{place}-{:08x}", crc32fast::hash(parent.as_str().as_bytes())))
+        Self(format!("{place}-{:08x}", crc32fast::hash(parent.as_str().as_bytes())), None)
     }
 
     /// The session for the given name, or the default session if there is none. Text that can only
@@ -69,6 +86,7 @@ impl SessionScope {
     pub fn session(&self, name: Option<&str>) -> Result<SessionTarget, Fault> {
         let own = |name: &str| SessionTarget::Own { name: name.to_owned(), or: None };
         let Some(name) = name else { return Ok(own(&self.0)) };
+        let name = self.without_tenant(name);
         let below = name.strip_prefix(&self.0).unwrap_or_default();
         if name == self.0 {
             return Ok(own(name));
@@ -93,8 +111,25 @@ impl SessionScope {
     }
 
     pub fn owns(&self, id: &SessionId) -> bool {
-        let rest = id.as_str().strip_prefix(&self.0);
+        let id = self.without_tenant(id.as_str());
+        let rest = id.strip_prefix(&self.0).filter(|_| !id.contains(TENANT_SEPARATOR));
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', AGAIN]))
+    }
+
+    /// The use number of `name` in an id; `None` if the id has another name.
+    pub fn use_of(&self, name: &str, id: &SessionId) -> Option<u32> {
+        match self.without_tenant(id.as_str()).strip_prefix(name)? {
+            "" => Some(1),
+            rest => rest.strip_prefix(AGAIN)?.parse().ok(),
+        }
+    }
+
+    /// An id without the tenant of the door's token.
+    fn without_tenant<'a>(&self, id: &'a str) -> &'a str {
+        let Some(tenant) = &self.1 else { return id };
+        let name =
+            id.strip_suffix(tenant.as_str()).and_then(|id| id.strip_suffix(TENANT_SEPARATOR));
+        name.unwrap_or(id)
     }
 }
 
@@ -102,14 +137,6 @@ fn bad_name(name: &str) -> Fault {
     Fault::Arguments(format!(
         "a session's name has up to {OWN_CHARS_MAX} letters, digits and '-', unlike {name:?}"
     ))
-}
-
-/// The use number of `name` in an id; `None` if the id has another name.
-pub(crate) fn use_of(name: &str, id: &SessionId) -> Option<u32> {
-    match id.as_str().strip_prefix(name)? {
-        "" => Some(1),
-        rest => rest.strip_prefix(AGAIN)?.parse().ok(),
-    }
 }
 
 /// The session id for use number `number` of a name.
@@ -167,6 +194,9 @@ mod tests {
         assert_ne!(shop, asks);
         assert_eq!(shop.0.len(), asks.0.len());
         assert_eq!(shop.clone().with_permissions(None), shop);
+        // A session whose code installs packages is no session of a door that does not allow that.
+        assert_ne!(shop.clone().with_packages(true), shop);
+        assert_eq!(shop.clone().with_packages(false), shop);
     }
 
     #[test]
@@ -205,11 +235,39 @@ mod tests {
     #[test]
     fn the_uses_of_a_name_are_counted() {
         let id = |text: &str| SessionId::parse(text).unwrap();
-        assert_eq!(use_of("a-b", &id("a-b")), Some(1));
-        assert_eq!(use_of("a-b", &id("a-b_12")), Some(12));
-        assert_eq!(use_of("a-b", &id("a-b-c")), None);
-        assert_eq!(use_of("a-b", &id("a-bc")), None);
+        let scope = SessionScope::of("a", None, None);
+        assert_eq!(scope.use_of("a-b", &id("a-b")), Some(1));
+        assert_eq!(scope.use_of("a-b", &id("a-b_12")), Some(12));
+        assert_eq!(scope.use_of("a-b", &id("a-b-c")), None);
+        assert_eq!(scope.use_of("a-b", &id("a-bc")), None);
         assert_eq!(id_of("a-b", 1).unwrap(), id("a-b"));
         assert_eq!(id_of("a-b", 3).unwrap(), id("a-b_3"));
+    }
+
+    #[test]
+    fn the_ids_of_a_tenant_are_own_ones_only_with_a_token_of_the_tenant() {
+        let id = |text: String| SessionId::parse(text).unwrap();
+        let acme = TenantName::parse("acme").unwrap();
+        let of_node = SessionScope::of("a", None, None);
+        let of_acme = of_node.clone().with_tenant(Some(&acme));
+        let default = own(&of_node, None);
+        for (text, expected) in [
+            (format!("{default}@acme"), Some(1)),
+            (format!("{default}_2@acme"), Some(2)),
+            (format!("{default}@other"), None),
+        ] {
+            let id = id(text);
+            assert_eq!(of_acme.use_of(&default, &id), expected, "{id}");
+            assert_eq!(of_acme.owns(&id), expected.is_some(), "{id}");
+            assert_eq!(of_node.use_of(&default, &id), None, "{id}");
+        }
+        for text in [format!("{default}@acme"), format!("{default}-plots@acme")] {
+            assert!(!of_node.owns(&id(text)));
+        }
+        // A whole id, as replies show it.
+        assert_eq!(
+            own(&of_acme, Some(&format!("{default}-plots@acme"))),
+            format!("{default}-plots")
+        );
     }
 }

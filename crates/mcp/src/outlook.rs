@@ -3,17 +3,53 @@
 use windlass_protocol::api::Session;
 use windlass_protocol::confinement::Isolation;
 use windlass_protocol::kinds;
+use windlass_protocol::packages::PackageEnvironment;
 use windlass_protocol::policy::{HostRules, Network, Policy, WorkspaceAccess};
 
 /// How packages get into a Python session.
-pub(crate) const PACKAGES: &str = "packages: installed ones only; name others in `packages`";
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PackageWays {
+    /// Only by the request for the session.
+    Named,
+    /// Its code can also install them.
+    Installed,
+}
+
+impl PackageWays {
+    pub fn of(allow_packages: bool) -> Self {
+        if allow_packages { Self::Installed } else { Self::Named }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Named => {
+                "packages: installed ones only, pip reaches no index; name others in `packages`"
+            }
+            Self::Installed => "packages: `pip install` works and lasts as long as the session",
+        }
+    }
+
+    /// How others get into a session that has packages of its request.
+    fn besides(self) -> &'static str {
+        match self {
+            Self::Named => "pip reaches no index; a new session gets others by `packages`",
+            Self::Installed => "`pip install` works and lasts as long as the session",
+        }
+    }
+}
 
 /// Maximum number of entries of a list that are named.
 const NAMED_MAX: usize = 6;
 
-/// The line about a session that was created with `interpreter`, if the client named one.
-pub(crate) fn of(session: &Session, interpreter: Option<&str>) -> String {
+/// The line about a session that was created with `interpreter`, if the client named one, or in an environment.
+pub(crate) fn of(
+    session: &Session,
+    interpreter: Option<&str>,
+    environment: Option<&PackageEnvironment>,
+    packages: PackageWays,
+) -> String {
     let mut parts = Vec::new();
+    let interpreter = interpreter.or(environment.map(|made| &*made.python));
     parts.push(match interpreter {
         Some(interpreter) => format!("{} of {interpreter}", session.kind),
         None => session.kind.clone(),
@@ -28,9 +64,17 @@ pub(crate) fn of(session: &Session, interpreter: Option<&str>) -> String {
         }
     }
     if session.kind == kinds::DEFAULT.name {
-        parts.push(PACKAGES.to_owned());
+        parts.push(match environment {
+            Some(made) => format!("packages: {}; {}", requested(made), packages.besides()),
+            None => packages.text().to_owned(),
+        });
     }
     parts.join("; ")
+}
+
+/// The packages that the request for an environment names.
+fn requested(environment: &PackageEnvironment) -> String {
+    listed(environment.packages.iter().map(String::as_str))
 }
 
 fn writable(policy: &Policy) -> String {
@@ -64,6 +108,17 @@ mod tests {
     use windlass_protocol::policy::{HostRule, Preset};
 
     use super::*;
+
+    #[test]
+    fn the_packages_of_the_request_are_named() {
+        let made = serde_json::json!({
+            "name": "e", "state": "ready", "packages": ["six", "numpy>=2"], "python": "/usr/bin/python3.12",
+            "directory": "/e", "created_at_ms": 1, "used_at_ms": 1,
+        });
+        let made: PackageEnvironment = serde_json::from_value(made).unwrap();
+        assert_eq!(requested(&made), "six, numpy>=2");
+        assert!(!PackageWays::Named.besides().contains("installed ones"));
+    }
 
     #[test]
     fn the_policy_is_said_in_one_line() {

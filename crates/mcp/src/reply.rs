@@ -3,13 +3,14 @@
 
 use rmcp::model::{CallToolResult, ContentBlock, Resource};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use windlass_protocol::api::{StdinWait, Turn, TurnState};
 use windlass_protocol::event::{Receipt, TurnError};
 use windlass_protocol::refusal::PolicyRefusal;
 use windlass_protocol::{Outcome, SessionId, TurnId};
 
 use crate::fault::{ask_in_terminal, decide_in_terminal};
+use crate::output::OutputPart;
 use crate::permission::PermissionPrompt;
 use crate::resources;
 
@@ -17,6 +18,7 @@ use crate::resources;
 #[derive(Debug)]
 pub(crate) struct TurnReply {
     pub turn: Turn,
+    pub output: OutputPart,
     pub images: Vec<ContentBlock>,
     pub links: Vec<Resource>,
     /// A note about the session for the model.
@@ -32,6 +34,8 @@ struct Structured<'t> {
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<Outcome>,
     output: &'t str,
+    from: u64,
+    next: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     omitted_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,14 +53,14 @@ struct Structured<'t> {
 }
 
 impl TurnReply {
-    pub fn into_result(mut self) -> CallToolResult {
-        if self.turn.output.omitted_bytes > 0 {
-            say_how_to_read(&mut self.turn.output.text, &self.turn.session);
-        }
+    pub fn into_result(self) -> CallToolResult {
         let remarks = self.remarks();
         let structured = self.structured(&remarks);
         let failed = !matches!(self.turn.outcome, None | Some(Outcome::Ok));
-        let mut text = self.turn.output.text;
+        let mut text = self.output.text;
+        if text.is_empty() && self.output.from > 0 {
+            text.push_str("(no new output)");
+        }
         for remark in &remarks {
             if !text.is_empty() && !text.ends_with('\n') {
                 text.push('\n');
@@ -78,14 +82,16 @@ impl TurnReply {
     }
 
     fn structured(&self, remarks: &[String]) -> Value {
-        let turn = &self.turn;
+        let (turn, output) = (&self.turn, &self.output);
         let structured = Structured {
             session: &turn.session,
             turn: &turn.id,
             state: state_of(turn),
             outcome: turn.outcome,
-            output: &turn.output.text,
-            omitted_bytes: (turn.output.omitted_bytes > 0).then_some(turn.output.omitted_bytes),
+            output: &output.text,
+            from: output.from,
+            next: output.next,
+            omitted_bytes: Some(output.omitted).filter(|bytes| *bytes > 0),
             error: turn.error.as_ref(),
             prompt: turn.stdin_wait.as_ref().map(|wait| wait.prompt.as_str()),
             secret: turn.stdin_wait.as_ref().filter(|wait| wait.secret).map(|_| true),
@@ -100,8 +106,10 @@ impl TurnReply {
     fn remarks(&self) -> Vec<String> {
         let turn = &self.turn;
         let mut remarks = Vec::new();
+        let from = Some(self.output.from).filter(|from| *from > 0);
+        remarks.extend(from.map(|from| format!("[output from byte {from} on]")));
         remarks.extend(self.ending());
-        remarks.extend(turn.receipt.as_ref().map(receipt));
+        remarks.extend(turn.receipt.as_ref().map(|lost| receipt(lost, &turn.session)));
         remarks.extend(turn.refusal.as_ref().map(refused));
         remarks.extend(self.note.as_ref().map(|note| format!("[{note}]")));
         remarks
@@ -110,13 +118,13 @@ impl TurnReply {
     fn ending(&self) -> Option<String> {
         let turn = &self.turn;
         if let Some(wait) = &turn.stdin_wait {
-            return Some(asking(&turn.session, wait));
+            return Some(asking(&turn.session, wait, &self.next_from(",")));
         }
         match (turn.state, turn.outcome) {
             (TurnState::Ended, Some(Outcome::Error)) => {
                 let error = turn.error.as_ref()?;
                 // The interpreter's traceback is already in the output.
-                let said = error.code.is_none() && turn.output.text.contains(&error.name);
+                let said = error.code.is_none() && self.output.text.contains(&error.name);
                 (!said).then(|| format!("[{}]", describe(error)))
             }
             (TurnState::Ended, Some(Outcome::Ok) | None) => None,
@@ -129,27 +137,25 @@ impl TurnReply {
                 })
             }
             (TurnState::Waiting, _) => Some(format!(
-                "[queued behind other code of session {}; call continue to wait]",
+                "[waiting: session {} is starting or runs other code; call continue to wait]",
                 turn.session
             )),
             _ => Some(format!(
-                "[still running as turn {} of session {}; call continue to wait, interrupt to stop]",
-                turn.id, turn.session
+                "[still running as turn {} of session {}; call continue{} to wait, interrupt to stop]",
+                turn.id,
+                turn.session,
+                self.next_from(" with")
             )),
         }
     }
-}
 
-/// Where output was left out, the node's marker tells how to read it over HTTP. A model uses a tool
-/// instead.
-fn say_how_to_read(text: &mut String, session: &SessionId) {
-    let by_http = format!("read them with GET /v1/sessions/{session}/output?from=");
-    let Some(start) = text.find(&by_http) else { return };
-    let from = &text[start + by_http.len()..];
-    let digits = from.len() - from.trim_start_matches(|letter: char| letter.is_ascii_digit()).len();
-    let Some(end) = from.find(" ...]") else { return };
-    let by_tool = format!("read_output has them, from {}", &from[..digits]);
-    text.replace_range(start..start + by_http.len() + end, &by_tool);
+    /// The argument with which the next reply begins where this one ends.
+    fn next_from(&self, word: &str) -> String {
+        match self.output.next {
+            0 => String::new(),
+            next => format!("{word} from {next}"),
+        }
+    }
 }
 
 fn state_of(turn: &Turn) -> &'static str {
@@ -161,7 +167,7 @@ fn state_of(turn: &Turn) -> &'static str {
     }
 }
 
-fn asking(session: &SessionId, wait: &StdinWait) -> String {
+fn asking(session: &SessionId, wait: &StdinWait, next_from: &str) -> String {
     let prompt = wait.prompt.trim();
     if let Some(permission) = PermissionPrompt::of(wait) {
         let question = permission.question;
@@ -169,7 +175,7 @@ fn asking(session: &SessionId, wait: &StdinWait) -> String {
     }
     match wait.secret {
         true => format!("[waiting for a secret: {prompt:?}] {}", ask_in_terminal(session)),
-        false => format!("[waiting for input: {prompt:?}; call continue with input]"),
+        false => format!("[waiting for input: {prompt:?}; call continue with input{next_from}]"),
     }
 }
 
@@ -180,12 +186,14 @@ fn describe(error: &TurnError) -> String {
     }
 }
 
-fn receipt(receipt: &Receipt) -> String {
+fn receipt(receipt: &Receipt, session: &SessionId) -> String {
     let list = |items: &[String]| match items {
         [] => "nothing".to_owned(),
         items => items.join(", "),
     };
-    format!("[kept: {}; lost: {}]", list(&receipt.kept), list(&receipt.lost))
+    let call = json!({"session": session});
+    let kept = receipt.kept_at(&format!("read_output with {call}"));
+    format!("[kept: {}; lost: {}]", list(&kept), list(&receipt.lost))
 }
 
 /// What the policy refused, and who can allow it. The options of the sentence are options of `windlass mcp` too.
@@ -199,9 +207,9 @@ fn refused(refusal: &PolicyRefusal) -> String {
     format!("[sandbox: {}{who}]", refusal.message)
 }
 
-/// A link to the whole output of a turn, if the reply does not show all of it.
-pub(crate) fn output_link(turn: &Turn) -> Option<Resource> {
-    (turn.output.omitted_bytes > 0).then(|| {
+/// A link to the whole output of a turn, if the reply leaves some out.
+pub(crate) fn output_link(turn: &Turn, output: &OutputPart) -> Option<Resource> {
+    (output.omitted > 0).then(|| {
         Resource::new(resources::turn_output(&turn.session, &turn.id), "output")
             .with_title(format!("All output of turn {}", turn.id))
             .with_mime_type("text/plain")
@@ -211,12 +219,14 @@ pub(crate) fn output_link(turn: &Turn) -> Option<Resource> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::fault::Fault;
 
     fn reply(turn: Value) -> CallToolResult {
+        reply_from(turn, 0)
+    }
+
+    fn reply_from(turn: Value, from: u64) -> CallToolResult {
         let mut whole = json!({
             "id": "t1", "session": "s", "number": 1, "state": "ended",
             "output": {"text": "", "bytes": 0, "from": 0},
@@ -224,8 +234,10 @@ mod tests {
         for (name, value) in turn.as_object().unwrap() {
             whole[name] = value.clone();
         }
-        let turn = serde_json::from_value(whole).unwrap();
-        TurnReply { turn, images: Vec::new(), links: Vec::new(), note: None }.into_result()
+        let turn: Turn = serde_json::from_value(whole).unwrap();
+        let (text, next) = (turn.output.text[from as usize..].to_owned(), turn.output.bytes);
+        let output = OutputPart { text, from, next, omitted: 0 };
+        TurnReply { turn, output, images: Vec::new(), links: Vec::new(), note: None }.into_result()
     }
 
     fn text(result: &CallToolResult) -> &str {
@@ -254,27 +266,34 @@ mod tests {
     }
 
     #[test]
-    fn output_that_was_left_out_is_read_with_a_tool() {
-        let marker = "\n[... 9 of 20 bytes not shown; read them with GET \
-                      /v1/sessions/s/output?from=105&to=114 ...]\n";
-        let output = json!({"text": format!("head{marker}tail"), "bytes": 20, "from": 100,
-            "omitted_bytes": 9});
-        let cut = reply(json!({"outcome": "ok", "output": output}));
-        let said = "head\n[... 9 of 20 bytes not shown; read_output has them, from 105 ...]\ntail";
-        assert_eq!(text(&cut), said);
-        assert_eq!(cut.structured_content.unwrap()["output"], said);
+    fn a_reply_with_new_output_says_where_it_begins_and_ends() {
+        let at = |state: &str, from: u64| {
+            let output = json!({"text": "one\ntwo\n", "bytes": 8, "from": 0});
+            let turn = json!({"state": state, "output": output});
+            reply_from(turn, from)
+        };
+        let said = at("running", 4);
+        assert!(text(&said).starts_with("two\n[output from byte 4 on]\n"), "{}", text(&said));
+        assert!(text(&said).contains("call continue with from 8 to wait"), "{}", text(&said));
+        let structured = said.structured_content.unwrap();
+        assert_eq!((&structured["from"], &structured["next"]), (&json!(4), &json!(8)));
+        assert_eq!(text(&at("ended", 8)), "(no new output)\n[output from byte 8 on]");
+        assert_eq!(text(&at("ended", 0)), "one\ntwo\n");
     }
 
     #[test]
     fn a_loss_comes_with_its_receipt() {
+        let session = SessionId::parse("s").unwrap();
         let lost = reply(json!({
             "outcome": "lost",
             "error": {"code": "worker_died", "name": "WorkerDied", "message": "it was killed"},
-            "receipt": {"kept": ["files"], "lost": ["variables"]},
+            "receipt": {"kept": ["files", windlass_protocol::event::output_kept(&session)], "lost": ["variables"]},
         }));
         assert_eq!(lost.is_error, Some(true));
         assert!(text(&lost).contains("worker_died: it was killed"), "{}", text(&lost));
-        assert!(text(&lost).contains("kept: files; lost: variables"), "{}", text(&lost));
+        let kept =
+            "[kept: files, output so far: read_output with {\"session\":\"s\"}; lost: variables]";
+        assert!(text(&lost).contains(kept), "{}", text(&lost));
     }
 
     #[test]

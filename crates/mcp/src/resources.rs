@@ -110,6 +110,7 @@ pub(crate) async fn read(
 ) -> Result<ReadResourceResult, ErrorData> {
     let address = ResourceAddress::parse(uri).ok_or_else(|| unknown(uri))?;
     let may_read = ClientCall::new(door, context)
+        .await
         .and_then(|call| check_scope(&call, address.session(), Intent::Read));
     may_read.map_err(|fault| ErrorData::invalid_params(fault.to_string(), None))?;
     let client = door.client().await.map_err(|error| failed(uri, &error))?;

@@ -84,11 +84,7 @@ fn language() -> Value {
 /// the built-in ones whose interpreter is on PATH.
 pub(crate) fn name_languages(tools: &mut [Tool], workers: Option<&WorkerList>) {
     let names: Vec<&str> = match workers {
-        Some(list) => {
-            let there = list.workers.iter().filter(|worker| worker.missing.is_none());
-            let has_variants = |name: &str| kinds::find(name).is_some_and(|kind| kind.has_variants);
-            there.map(|worker| &*worker.name).filter(|name| !has_variants(name)).collect()
-        }
+        Some(list) => languages(list),
         // Kinds without file extensions need more than an interpreter.
         None => {
             let usual = kinds::ALL.iter().filter(|kind| !kind.extensions.is_empty());
@@ -103,6 +99,13 @@ pub(crate) fn name_languages(tools: &mut [Tool], workers: Option<&WorkerList>) {
     if let Some(language) = schema.get_mut("properties").and_then(|all| all.get_mut("language")) {
         language["enum"] = json!(names);
     }
+}
+
+/// The languages of the workers that can start.
+pub(crate) fn languages(list: &WorkerList) -> Vec<&str> {
+    let there = list.workers.iter().filter(|worker| worker.missing.is_none());
+    let has_variants = |name: &str| kinds::find(name).is_some_and(|kind| kind.has_variants);
+    there.map(|worker| &*worker.name).filter(|name| !has_variants(name)).collect()
 }
 
 fn is_on_path(program: &str) -> bool {
@@ -120,13 +123,15 @@ fn continue_turn() -> Tool {
     tool(
         CONTINUE,
         "Wait for code that runs, or answer it",
-        "Wait for the running code of a session, or give it the line that it asks for (input).",
+        "Wait for the running code of a session, or give it the line that it asks for (input). The reply has \
+         the output that is new since the last reply.",
         json!({
             "type": "object",
             "properties": {
                 "session": session(),
                 "turn": {"type": "string", "description": "Which run; default: the session's newest"},
                 "input": {"type": "string", "description": "A line for code that waits for input"},
+                "from": from(),
                 "wait_seconds": wait(),
                 "max_tokens": tokens(),
             },
@@ -148,7 +153,7 @@ fn interrupt() -> Tool {
         "Stop what a session runs, as Ctrl-C does. Its variables stay.",
         json!({
             "type": "object",
-            "properties": {"session": session()},
+            "properties": {"session": session(), "from": from()},
             "additionalProperties": false,
         }),
         turn_reply(),
@@ -257,6 +262,8 @@ fn turn_reply() -> Value {
             "state": {"enum": ["done", "running", "queued", "waiting_for_input", "idle"]},
             "outcome": {"enum": ["ok", "error", "interrupted", "timed_out", "lost"]},
             "output": {"type": "string"},
+            "from": {"type": "integer"},
+            "next": {"type": "integer"},
             "omitted_bytes": {"type": "integer"},
             "error": {
                 "type": "object",
@@ -279,6 +286,11 @@ fn turn_reply() -> Value {
 
 fn session() -> Value {
     json!({"type": "string", "description": "Which session; default: the project's own"})
+}
+
+/// The first byte of output in the reply.
+fn from() -> Value {
+    json!({"type": "integer", "minimum": 0, "description": "Output from this byte; the last reply names it"})
 }
 
 fn wait() -> Value {

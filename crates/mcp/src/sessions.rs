@@ -9,14 +9,17 @@ use windlass_protocol::agent::AgentRequest;
 use windlass_protocol::api::{CreateSession, Session, SessionState, TurnQuery};
 use windlass_protocol::kinds::agent::is_agent;
 use windlass_protocol::limits::WAIT_MS_MAX;
-use windlass_protocol::packages::{CreatePackageEnvironment, PackageEnvironmentState};
+use windlass_protocol::packages::{
+    CreatePackageEnvironment, PackageEnvironment, PackageEnvironmentState,
+};
 use windlass_protocol::{ErrorCode, SessionId, kinds};
 
 use crate::call::ClientCall;
 use crate::door::Door;
 use crate::fault::Fault;
-use crate::names::{SessionTarget, id_of, use_of};
-use crate::outlook;
+use crate::names::{SessionScope, SessionTarget, id_of};
+use crate::outlook::{self, PackageWays};
+use crate::schema;
 
 /// Number of cached names. The cache is cleared when it is full.
 const CACHED_MAX: usize = 1024;
@@ -77,7 +80,7 @@ impl SessionRequest<'_> {
     }
 
     /// The package environment with the packages. Builds it if it is not there.
-    async fn environment(&self, door: &Door) -> Result<Option<String>, Fault> {
+    async fn environment(&self, door: &Door) -> Result<Option<PackageEnvironment>, Fault> {
         if self.packages.is_empty() {
             return Ok(None);
         }
@@ -93,7 +96,7 @@ impl SessionRequest<'_> {
         };
         let made = door.client().await?.create_package_environment(&request).await?;
         match made.state {
-            PackageEnvironmentState::Ready => Ok(Some(made.name)),
+            PackageEnvironmentState::Ready => Ok(Some(made)),
             PackageEnvironmentState::Building => Err(Fault::Installing),
             PackageEnvironmentState::Failed => {
                 Err(Fault::NotInstalled(made.error.unwrap_or_default()))
@@ -154,7 +157,8 @@ pub(crate) async fn find_or_make(
     request: SessionRequest<'_>,
 ) -> Result<CallSession, Fault> {
     let environment = request.environment(door).await?;
-    let environment = environment.as_deref();
+    let made = environment.as_ref();
+    let environment = made.map(|made| &*made.name);
     match call.scope.session(request.name().as_deref())? {
         SessionTarget::ById(id) => {
             check_scope(call, &id, Intent::Work)?;
@@ -170,14 +174,14 @@ pub(crate) async fn find_or_make(
                 return Ok(CallSession { id: cached.id, note: None, name: Some(name) });
             }
             let client = door.client().await?;
-            let (session, note) = match live(client, &name, or.as_ref()).await? {
+            let (session, note) = match live(client, &call.scope, &name, or.as_ref()).await? {
                 // The name is the id of another client's session. It is not usable here, and must
                 // not become the name of a new session either.
                 Some(found) if Some(&found.id) == or.as_ref() => {
                     return Err(Fault::Foreign(found.id));
                 }
                 Some(found) => (found, None),
-                None => make(door, client, call, &name, request.language, environment).await?,
+                None => make(door, client, call, &name, request.language, made).await?,
             };
             request.check(&session, environment)?;
             let id = session.id.clone();
@@ -204,7 +208,8 @@ pub(crate) async fn find(
                 return Ok(cached.id);
             }
             let or = or.filter(|id| check_scope(call, id, intent).is_ok());
-            let found = live(door.client().await?, &name, or.as_ref()).await?;
+            let client = door.client().await?;
+            let found = live(client, &call.scope, &name, or.as_ref()).await?;
             found.map(|found| found.id).ok_or(Fault::NoSession(name))
         }
     }
@@ -241,13 +246,14 @@ pub(crate) fn check_scope(call: &ClientCall, id: &SessionId, intent: Intent) -> 
 /// The newest live session of a name, or else the live session with the id `or`.
 async fn live(
     client: &Client,
+    scope: &SessionScope,
     name: &str,
     or: Option<&SessionId>,
 ) -> Result<Option<CachedSession>, Fault> {
     let sessions = client.sessions(WhichSessions::Live).await?.sessions;
     let live = || sessions.iter().filter(|session| session.state != SessionState::Ended);
     let newest = live()
-        .filter_map(|session| Some((use_of(name, &session.id)?, session)))
+        .filter_map(|session| Some((scope.use_of(name, &session.id)?, session)))
         .max_by_key(|(number, _)| *number);
     let newest = newest.map(|(_, session)| session);
     let found = newest.or_else(|| live().find(|session| or == Some(&session.id)));
@@ -260,9 +266,9 @@ async fn make(
     call: &ClientCall,
     name: &str,
     language: Option<&str>,
-    environment: Option<&str>,
+    environment: Option<&PackageEnvironment>,
 ) -> Result<(CachedSession, Option<String>), Fault> {
-    let before = last_use(client, name).await?;
+    let before = last_use(client, &call.scope, name).await?;
     // Another process has created the session meanwhile.
     if let Some((_, session)) = before.as_ref().filter(|(_, it)| it.state != SessionState::Ended) {
         return Ok((CachedSession::of(session), None));
@@ -279,12 +285,14 @@ async fn make(
         }
     }
     let is_default = language.is_none_or(|language| language == kinds::DEFAULT.name);
+    let allow_packages = is_default && call.allow_packages;
     let has_own = is_default && environment.is_none();
     let interpreter = door.shared.interpreter.clone().filter(|_| has_own);
     let permissions = door.shared.permissions;
     let agent =
         language.is_some_and(is_agent).then(|| AgentRequest { permissions, ..<_>::default() });
     let mut number = before.as_ref().map_or(1, |(number, _)| number + 1);
+    let client = &call.named(client);
     for attempt in 0..TRIES_MAX {
         let id = id_of(name, number)?;
         let create = CreateSession {
@@ -292,7 +300,8 @@ async fn make(
             workspace: call.workspace.as_ref().map(|path| path.to_string_lossy().into_owned()),
             worker: language.map(str::to_owned),
             interpreter: interpreter.clone(),
-            environment: environment.map(str::to_owned),
+            environment: environment.map(|made| made.name.clone()),
+            allow_packages,
             agent: agent.clone(),
             policy: call.policy.clone(),
             idle_s: Some(IDLE_S),
@@ -300,34 +309,58 @@ async fn make(
         };
         match client.create_session(&create).await {
             Ok(created) => {
-                let note = news(&created.session, interpreter.as_deref(), before.as_ref());
+                let arrive = PackageWays::of(allow_packages);
+                let named = interpreter.as_deref();
+                let outlook = outlook::of(&created.session, named, environment, arrive);
+                let note = news(&created.session, &outlook, before.as_ref());
                 return Ok((CachedSession::of(&created.session), Some(note)));
             }
             // Another process created this id first. Its session is live, or it has ended already.
             Err(error) if error.api_code() == Some(ErrorCode::SessionExists) => {
-                if let Some(found) = live(client, name, None).await? {
+                if let Some(found) = live(client, &call.scope, name, None).await? {
                     return Ok((found, None));
+                }
+                // In a fleet, another node may have it.
+                if let Ok(session) = client.session(&id).await
+                    && session.state != SessionState::Ended
+                {
+                    return Ok((CachedSession::of(&session), None));
                 }
                 // The list of ended sessions is limited, so many later ids may be used too.
                 number = number.saturating_add(1 << attempt);
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(without_language(door, language, error).await),
         }
     }
     Err(Fault::NoSession(name.to_owned()))
 }
 
-async fn last_use(client: &Client, name: &str) -> Result<Option<(u32, Session)>, Fault> {
+/// The fault of a session that cannot be created: a language that no worker of the node runs, or what the node said.
+async fn without_language(door: &Door, language: Option<&str>, error: ClientError) -> Fault {
+    let is_refused = error.api_code() == Some(ErrorCode::BadRequest);
+    let Some(language) = language.filter(|_| is_refused) else { return error.into() };
+    let Some(list) = door.workers().await else { return error.into() };
+    if kinds::find(language).is_some() || list.workers.iter().any(|one| one.name == language) {
+        return error.into();
+    }
+    let known = schema::languages(list).into_iter().map(str::to_owned).collect();
+    Fault::NoLanguage { language: language.to_owned(), known }
+}
+
+async fn last_use(
+    client: &Client,
+    scope: &SessionScope,
+    name: &str,
+) -> Result<Option<(u32, Session)>, Fault> {
     let sessions = client.sessions(WhichSessions::EndedToo).await?.sessions;
     let uses = sessions.into_iter();
     Ok(uses
-        .filter_map(|session| Some((use_of(name, &session.id)?, session)))
+        .filter_map(|session| Some((scope.use_of(name, &session.id)?, session)))
         .max_by_key(|(number, _)| *number))
 }
 
-fn news(session: &Session, interpreter: Option<&str>, before: Option<&(u32, Session)>) -> String {
-    let mut news = format!("new session {} in {}", session.id, session.workspace);
-    news.push_str(&format!(": {}", outlook::of(session, interpreter)));
+fn news(session: &Session, outlook: &str, before: Option<&(u32, Session)>) -> String {
+    let mut news = format!("new session {} in {}: {outlook}", session.id, session.workspace);
     if let Some((_, before)) = before {
         let reason =
             before.ended.as_ref().and_then(|ended| serde_json::to_value(ended.reason).ok());

@@ -8,7 +8,7 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer};
 use serde_json::Value;
-use windlass_client::ClientError;
+use windlass_client::{Client, ClientError};
 use windlass_protocol::api::{Turn, TurnQuery, TurnState};
 use windlass_protocol::{ErrorCode, Outcome, SessionId, TurnId};
 
@@ -18,6 +18,8 @@ use crate::door::Door;
 use crate::fault::Fault;
 use crate::follow::reply;
 use crate::input::{self, UserAnswer};
+use crate::output::OutputPart;
+use crate::reply::TurnReply;
 
 /// How often a client should poll.
 const POLL_EVERY_MS: u64 = 1000;
@@ -67,7 +69,7 @@ pub(crate) async fn look(
     id: &str,
 ) -> Result<GetTaskResult, ErrorData> {
     let handle = TaskHandle::parse(id).ok_or_else(|| unknown(id))?;
-    let call = ClientCall::new(door, context).map_err(|fault| refused(&fault))?;
+    let call = ClientCall::new(door, context).await.map_err(|fault| refused(&fault))?;
     let client = door.client().await.map_err(|error| failed(id, error))?;
     let query = TurnQuery {
         wait_ms: 0,
@@ -80,7 +82,7 @@ pub(crate) async fn look(
     let payload = match (turn.state, turn.outcome) {
         (TurnState::Ended, Some(Outcome::Interrupted)) => TaskPayload::Cancelled,
         (TurnState::Ended, _) => {
-            let reply = reply(client, turn, None).await.map_err(|fault| refused(&fault))?;
+            let reply = whole(client, turn).await.map_err(|fault| refused(&fault))?;
             match serde_json::to_value(reply.into_result()) {
                 Ok(Value::Object(result)) => TaskPayload::Completed { result },
                 _ => {
@@ -93,7 +95,7 @@ pub(crate) async fn look(
                 TaskPayload::InputRequired { input_requests: input::question(wait) }
             }
             _ => {
-                let reply = reply(client, turn, None).await.map_err(|fault| refused(&fault))?;
+                let reply = whole(client, turn).await.map_err(|fault| refused(&fault))?;
                 let said = reply.into_result().content;
                 let said = said.iter().find_map(|block| Some(block.as_text()?.text.clone()));
                 task = task.with_status_message(said.unwrap_or_default());
@@ -103,6 +105,12 @@ pub(crate) async fn look(
         _ => TaskPayload::Working,
     };
     Ok(GetTaskResult::new(DetailedTask::new(task, payload)))
+}
+
+/// The reply with the turn's output from the beginning: the result of a task does not depend on earlier replies.
+async fn whole(client: &Client, turn: Turn) -> Result<TurnReply, Fault> {
+    let output = OutputPart::read(client, &turn, 0, output_bytes(None)).await?;
+    reply(client, turn, output, None).await
 }
 
 /// `tasks/update`: the answer to the turn's question.

@@ -18,6 +18,7 @@ use crate::door::Door;
 use crate::fault::Fault;
 use crate::follow::{self, ReplyLimits, TurnFollower};
 use crate::input::{self, InputQuestion};
+use crate::output::{OutputStart, cut_character};
 use crate::schema;
 use crate::sessions::{self, Intent, SessionRequest};
 
@@ -42,8 +43,14 @@ pub(crate) async fn call(
         schema::RUN | schema::CONTINUE if request_state.is_some() => {
             let question = request_state.as_deref().and_then(InputQuestion::parse);
             let question = question.ok_or_else(|| bad_state("it is damaged"))?;
-            let wait = arguments.as_ref().and_then(|all| all.get("wait_seconds")?.as_f64());
-            go_on(door, call, question, &input_responses.unwrap_or_default(), wait).await
+            let argument = |name| arguments.as_ref().and_then(|all| all.get(name));
+            let wait = argument("wait_seconds").and_then(Value::as_f64);
+            let start = match &*name {
+                schema::RUN => OutputStart::Begin,
+                _ => output_start(argument("from").and_then(Value::as_u64)),
+            };
+            let limits = reply_limits(wait, None, start);
+            go_on(door, call, question, &input_responses.unwrap_or_default(), limits).await
         }
         schema::RUN => run(door, call, arguments::read(arguments)).await,
         schema::CONTINUE => continue_turn(door, call, arguments::read(arguments)).await,
@@ -66,7 +73,7 @@ async fn run(
     let arguments = arguments?;
     let (name, language) = (arguments.session.as_deref(), arguments.language.as_deref());
     let request = SessionRequest { name, language, packages: &arguments.packages };
-    let limits = reply_limits(arguments.wait_seconds, arguments.max_tokens);
+    let limits = reply_limits(arguments.wait_seconds, arguments.max_tokens, OutputStart::Begin);
     follow::run(door, call, request, arguments.code, limits).await
 }
 
@@ -83,7 +90,8 @@ async fn continue_turn(
         Some(turn) => turn_id(turn)?,
         None => newest_turn(door, &session).await?,
     };
-    let limits = reply_limits(arguments.wait_seconds, arguments.max_tokens);
+    let start = output_start(arguments.from);
+    let limits = reply_limits(arguments.wait_seconds, arguments.max_tokens, start);
     let follow = TurnFollower::new(call, client, session.clone(), turn.clone(), limits);
     let Some(line) = &arguments.input else {
         let now = follow.now().await?;
@@ -99,12 +107,12 @@ async fn go_on(
     call: &ClientCall,
     question: InputQuestion,
     responses: &InputResponses,
-    wait_seconds: Option<f64>,
+    limits: ReplyLimits,
 ) -> Result<CallToolResponse, Fault> {
     let InputQuestion { session, turn, number } = question;
     sessions::check_scope(call, &session, Intent::Work)?;
     let client = door.client().await?;
-    let follow = TurnFollower::new(call, client, session, turn, reply_limits(wait_seconds, None));
+    let follow = TurnFollower::new(call, client, session, turn, limits);
     follow.answered(number, responses).await
 }
 
@@ -117,8 +125,9 @@ async fn interrupt(
     call: &ClientCall,
     arguments: Result<arguments::InterruptArguments, Fault>,
 ) -> Result<CallToolResponse, Fault> {
+    let arguments = arguments?;
     let client = door.client().await?;
-    let session = sessions::find(door, call, arguments?.session.as_deref(), Intent::Work).await?;
+    let session = sessions::find(door, call, arguments.session.as_deref(), Intent::Work).await?;
     let turn = match client.interrupt(&session).await {
         Ok(turn) => turn.id,
         Err(error) if error.api_code() == Some(ErrorCode::TurnNotRunning) => {
@@ -127,13 +136,14 @@ async fn interrupt(
         }
         Err(error) => return Err(error.into()),
     };
+    let limits = reply_limits(None, None, output_start(arguments.from));
     let query = TurnQuery {
         wait_ms: STOP_WAIT_MS,
-        output_bytes_max: Some(output_bytes(None)),
+        output_bytes_max: Some(limits.output_bytes),
         ..TurnQuery::default()
     };
     let turn = client.turn(&session, &turn, query).await?;
-    let mut result = follow::reply(client, turn, None).await?.into_result();
+    let mut result = follow::reply_to(call, client, turn, limits, None).await?.into_result();
     // An interrupted turn is the expected result here.
     result.is_error = Some(false);
     Ok(result.into())
@@ -179,7 +189,8 @@ async fn list(
 
 fn line(session: &Session) -> String {
     let (id, state, turns) = (&session.id, state(session), session.turns);
-    format!("{id}  {state}  {turns} turns  {}", session.workspace)
+    let unit = if turns == 1 { "turn" } else { "turns" };
+    format!("{id}  {state}  {turns} {unit}  {}", session.workspace)
 }
 
 fn structured(session: &Session) -> Value {
@@ -241,14 +252,20 @@ async fn read_output(
         },
     };
     let part = client.output(&session, &query).await?;
-    let output = String::from_utf8_lossy(&part.bytes).into_owned();
     let more = part.next < part.total;
+    // The next call begins with a character that this one has only the start of.
+    let cut = if more { cut_character(&part.bytes) } else { 0 };
+    // A part that is nothing else is shown: the rest of the character never comes if it was dropped.
+    let held = if cut < part.bytes.len() { cut } else { 0 };
+    let next = part.next - held as u64;
+    let shown = &part.bytes[..part.bytes.len() - held];
+    let output = String::from_utf8_lossy(shown).into_owned();
     let mut text = if output.is_empty() { "(no output there)".to_owned() } else { output.clone() };
     if more {
-        text.push_str(&format!("\n[bytes {} to {} of {}]", part.from, part.next, part.total));
+        text.push_str(&format!("\n[bytes {} to {} of {}]", part.from, next, part.total));
     }
     let said = json!({
-        "session": session, "output": output, "from": part.from, "next": part.next,
+        "session": session, "output": output, "from": part.from, "next": next,
         "total": part.total, "more": more,
     });
     Ok(answer(text, said))
@@ -268,9 +285,17 @@ fn turn_id(text: &str) -> Result<TurnId, Fault> {
     TurnId::parse(text).map_err(|error| Fault::Arguments(error.to_string()))
 }
 
-fn reply_limits(wait_seconds: Option<f64>, max_tokens: Option<usize>) -> ReplyLimits {
+fn reply_limits(
+    wait_seconds: Option<f64>,
+    max_tokens: Option<usize>,
+    output_start: OutputStart,
+) -> ReplyLimits {
     let wait = Duration::from_millis(wait_ms(wait_seconds));
-    ReplyLimits { wait, output_bytes: output_bytes(max_tokens) }
+    ReplyLimits { wait, output_bytes: output_bytes(max_tokens), output_start }
+}
+
+fn output_start(from: Option<u64>) -> OutputStart {
+    from.map_or(OutputStart::Unseen, OutputStart::At)
 }
 
 fn answer(text: String, structured: Value) -> CallToolResponse {

@@ -20,8 +20,8 @@ use windlass_protocol::api::{API, API_HEADER, ApiError};
 
 use super::content::{ContentSource, FileContent};
 use crate::client::Client;
+use crate::door_stream::NodeStream;
 use crate::error::ClientError;
-use crate::stream::LeanStream;
 
 /// How long a whole upload may take.
 const UPLOAD_WAIT: Duration = Duration::from_secs(6 * 3600);
@@ -71,7 +71,7 @@ pub(super) struct Exchange {
 }
 
 /// The connection; `None` once it has ended.
-type TransferDriver = Option<http1::Connection<TokioIo<LeanStream>, BoxedBody>>;
+type TransferDriver = Option<http1::Connection<TokioIo<NodeStream>, BoxedBody>>;
 
 impl Exchange {
     pub async fn send(
@@ -99,7 +99,7 @@ impl Exchange {
         let Some(answered) = answered else {
             return Err(ClientError::Timeout { request: name, after: UPLOAD_WAIT });
         };
-        let answer: Response<Incoming> = answered.map_err(cut)?;
+        let answer: Response<Incoming> = answered.map_err(|fault| unanswered(client, fault))?;
         let status = answer.status();
         let (parts, body) = answer.into_parts();
         let exchange = Self { client: client.clone(), name, wire, headers: parts.headers, body };
@@ -192,6 +192,12 @@ fn driven<T>(
         *wire = None;
     }
     poll(cx)
+}
+
+/// The error of a request that got no answer.
+fn unanswered(client: &Client, fault: hyper::Error) -> ClientError {
+    let not_http = if fault.is_parse() { client.pool().address().not_http() } else { None };
+    not_http.map_or_else(|| cut(fault), ClientError::from)
 }
 
 fn cut(fault: hyper::Error) -> ClientError {
