@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 use windlass_procs::cgroup::{
-    CgroupSupport, Cgroups, dirs_by_name, name_of, prefix_of, remove_by_name, sweep,
+    CgroupSupport, Cgroups, dirs_by_name, prefix_of, remove_by_name, sweep,
 };
 use windlass_procs::twin;
 use windlass_protocol::SessionId;
@@ -30,7 +30,8 @@ const WATCHED_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct SessionCgroups {
     support: CgroupSupport,
-    runtime_dir: PathBuf,
+    /// Begins the names of this node's cgroups.
+    prefix: String,
     /// Cgroups of ended sessions that still contain processes.
     busy: Mutex<BTreeSet<PathBuf>>,
     /// Notified when a busy directory is added.
@@ -43,7 +44,7 @@ impl SessionCgroups {
     pub fn new(support: CgroupSupport, runtime_dir: &Path) -> Self {
         Self {
             support,
-            runtime_dir: runtime_dir.to_owned(),
+            prefix: prefix_of(runtime_dir),
             busy: Mutex::default(),
             busy_added: Notify::new(),
             kept: Mutex::default(),
@@ -56,7 +57,7 @@ impl SessionCgroups {
 
     /// Makes the directories that a session's processes join; none if the machine has no usable cgroups.
     pub fn make(&self, session: &SessionId, limits: &Limits) -> io::Result<Vec<PathBuf>> {
-        let name = name_of(&self.runtime_dir, session.as_str());
+        let name = self.name_of(session);
         Cgroups::make(&self.support, &name, limits).map(|made| made.dirs())
     }
 
@@ -96,7 +97,7 @@ impl SessionCgroups {
 
     /// Removes the cgroups of a session that failed to start.
     pub fn remove_of(&self, session: &SessionId) {
-        let name = name_of(&self.runtime_dir, session.as_str());
+        let name = self.name_of(session);
         if let Err(error) = remove_by_name(&self.support, &name) {
             tracing::warn!(%session, %error, "cannot remove the cgroups of a session that failed to start");
         }
@@ -105,7 +106,7 @@ impl SessionCgroups {
     /// Removes the cgroups of a twin that failed to start, and kills the processes in them: its worker may
     /// have joined without a keeper.
     pub fn end_of(&self, session: &SessionId) {
-        let name = name_of(&self.runtime_dir, session.as_str());
+        let name = self.name_of(session);
         self.remove_lost(&dirs_by_name(&self.support, &name));
     }
 
@@ -173,15 +174,19 @@ impl SessionCgroups {
 
     /// Removes the cgroups that earlier nodes left of ended sessions.
     pub fn sweep(&self, lives: impl Fn(&str) -> bool) {
-        let prefix = prefix_of(&self.runtime_dir);
+        let prefix = &self.prefix;
         let kept =
             std::mem::take(&mut *self.kept.lock().expect("no holder of this lock can panic"));
         let is_kept = |name: &str| kept.contains(&format!("{prefix}{name}"));
-        let busy = sweep(&self.support, &prefix, |name| lives(name) || is_kept(name));
+        let busy = sweep(&self.support, prefix, |name| lives(name) || is_kept(name));
         if !busy.is_empty() {
             tracing::info!(?busy, "cgroups of ended sessions still contain processes");
         }
         busy.iter().for_each(|dir| self.add_busy(dir));
+    }
+
+    fn name_of(&self, session: &SessionId) -> String {
+        format!("{}{session}", self.prefix)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {

@@ -1,15 +1,23 @@
 //! The settings of a node, and the paths that follow from them.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use windlass_audit::AuditOptions;
 use windlass_journal::RetentionOptions;
+use windlass_lifecycle::fleet::LeaseTiming;
 use windlass_procs::HoldMode;
-use windlass_protocol::SessionId;
+use windlass_protocol::enrolment::{FleetSettings, without_password};
 use windlass_protocol::environments::{EnvironmentEntry, EnvironmentsFile};
 use windlass_protocol::kinds;
+use windlass_protocol::{NodeName, SessionId};
+use windlass_telemetry::TelemetrySetting;
 
+use crate::quotas::TenantQuotas;
+use crate::user_ids::UidRange;
 use crate::worker_config::WorkersConfig;
 
 /// The default idle timeout and deadline. A user who comes back the next morning finds the session, and a
@@ -33,12 +41,74 @@ pub struct Config {
     pub keepers: KeeperTimeouts,
     pub defaults: SessionDefaults,
     pub retention: RetentionOptions,
+    /// Whether the audit log is kept, and for how long.
+    pub audit: AuditOptions,
     /// The fastest way in which workers may be started.
     pub start: StartBy,
     /// The interpreters for which pooled workers are kept.
     pub environments: EnvironmentsConfig,
     /// Further kinds of worker, and settings of the built-in kinds.
     pub workers: WorkersConfig,
+    /// The user ids of sessions. Without it sessions have the node's user id.
+    pub session_uids: Option<UidRange>,
+    /// The fleet of the node; absent for a node on its own.
+    pub fleet: Option<FleetConfig>,
+    /// What the sessions of each tenant may hold on this node.
+    pub tenants: TenantQuotas,
+    /// Where spans go.
+    pub telemetry: TelemetrySetting,
+}
+
+/// What makes the node part of a fleet.
+#[derive(Clone, PartialEq, Eq)]
+pub struct FleetConfig {
+    pub node: NodeName,
+    /// URLs of the servers of the store. A URL may carry a user and a password.
+    pub servers: Vec<String>,
+    /// The authorities that may sign the servers' certificates; absent: those that the machine trusts.
+    pub store_ca: Option<PathBuf>,
+    pub replicas: usize,
+    /// Where other nodes connect.
+    pub listen: SocketAddr,
+    /// HOST:PORT where other nodes reach this node.
+    pub address: String,
+    /// The directory of the node's key and certificate.
+    pub credentials: PathBuf,
+    pub timing: LeaseTiming,
+    /// Names and values that a placement can ask for.
+    pub labels: BTreeMap<String, String>,
+    /// How many sessions the node has at most when others send it new ones; by its memory when absent.
+    pub max_sessions: Option<u64>,
+}
+
+impl FleetConfig {
+    /// What all nodes of the fleet have in common, for a node that joins.
+    pub fn settings(&self) -> FleetSettings {
+        FleetSettings {
+            servers: self.servers.clone(),
+            replicas: self.replicas,
+            lease_ms: self.timing.ttl_ms,
+            lost_after_ms: self.timing.lost_after_ms,
+        }
+    }
+}
+
+impl fmt::Debug for FleetConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let servers: Vec<String> = self.servers.iter().map(|url| without_password(url)).collect();
+        f.debug_struct("FleetConfig")
+            .field("node", &self.node)
+            .field("servers", &servers)
+            .field("store_ca", &self.store_ca)
+            .field("replicas", &self.replicas)
+            .field("listen", &self.listen)
+            .field("address", &self.address)
+            .field("credentials", &self.credentials)
+            .field("timing", &self.timing)
+            .field("labels", &self.labels)
+            .field("max_sessions", &self.max_sessions)
+            .finish()
+    }
 }
 
 /// Time limits of keepers and their workers.
@@ -111,11 +181,22 @@ impl Default for EnvironmentsConfig {
 }
 
 /// Where the TCP door listens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listen {
     /// With port 0, the kernel chooses a port.
     pub address: SocketAddr,
     pub reach: Reach,
+    /// The files with which the door is encrypted; it is not encrypted when absent.
+    pub tls: Option<TlsFiles>,
+}
+
+/// The PEM files with which the TCP door is encrypted. The node reads them again when they change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate of the door, and those between it and the authority that clients trust.
+    pub certificate: PathBuf,
+    /// The private key. Only the user of the node may read it.
+    pub key: PathBuf,
 }
 
 /// From which machines clients may reach the TCP door.
@@ -123,7 +204,7 @@ pub struct Listen {
 pub enum Reach {
     /// Only from this machine; any other address is refused.
     ThisMachine,
-    /// From every machine that can reach the address. The traffic is not encrypted.
+    /// From every machine that can reach the address. The traffic is encrypted only if `Listen::tls` is set.
     Anywhere,
 }
 
@@ -151,9 +232,14 @@ impl Config {
                 max_age: 7 * DAY,
                 max_total_bytes: 10 * 1024 * 1024 * 1024,
             },
+            audit: AuditOptions::default(),
             start: StartBy::default(),
             environments: EnvironmentsConfig::default(),
             workers: WorkersConfig::default(),
+            session_uids: None,
+            fleet: None,
+            tenants: TenantQuotas::default(),
+            telemetry: TelemetrySetting::Off,
         }
     }
 
@@ -240,6 +326,11 @@ impl Config {
         self.state_dir.join("placeholders-stock")
     }
 
+    /// The records of the user ids of live sessions.
+    pub(crate) fn user_ids_dir(&self) -> PathBuf {
+        self.state_dir.join("user-ids")
+    }
+
     /// The token of the TCP door.
     pub(crate) fn token_file(&self) -> PathBuf {
         self.state_dir.join("token")
@@ -249,12 +340,22 @@ impl Config {
         self.state_dir.join("tokens")
     }
 
+    /// The audit log.
+    pub(crate) fn audit_dir(&self) -> PathBuf {
+        self.state_dir.join(windlass_audit::DIRECTORY)
+    }
+
+    /// The logins of the console.
+    pub(crate) fn console_file(&self) -> PathBuf {
+        self.state_dir.join("console.json")
+    }
+
     /// The socket at which keepers hand over egress connections of their sessions.
     pub(crate) fn egress_socket(&self) -> PathBuf {
         self.runtime_dir.join("egress.sock")
     }
 
-    /// Temporary files of a session that has no private `/tmp`.
+    /// The temporary directory of a session that has no private `/tmp` or installs packages. Its twins use it too.
     pub(crate) fn tmp_of(&self, session: &SessionId) -> PathBuf {
         self.tmp_dir().join(session.as_str())
     }

@@ -1,23 +1,32 @@
 //! The shared state of a running node, grouped by purpose.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use windlass_audit::AuditLog;
 use windlass_client::timers::TimerPool;
 use windlass_journal::{EventLog, IndexLocation, Journal};
 use windlass_procs::cgroup::CgroupSupport;
 use windlass_protocol::api::{NodeStatus, StopSessions};
+use windlass_protocol::event::Usage;
+use windlass_protocol::policy::Limits;
 use windlass_protocol::storage::{IndexStorage, StateStorage};
-use windlass_protocol::{Epoch, SessionId};
+use windlass_protocol::{Epoch, Outcome, SessionId};
 
 use crate::agents::Agents;
-use crate::bounds::Bounds;
+use crate::audit::NodeAudit;
+use crate::bounds::NodeBounds;
 use crate::cgroups::SessionCgroups;
 use crate::config::Config;
+use crate::console::ConsoleAccess;
 use crate::directory::SessionDirectory;
 use crate::disk::{DiskState, SessionClaims};
 use crate::doors::AgentDoor;
+use crate::failure::Failure;
+use crate::fleet::{FleetClaim, FleetNode};
+use crate::http::DoorTokens;
 use crate::keepers::Keepers;
 use crate::log;
 use crate::metrics::Metrics;
@@ -25,11 +34,17 @@ use crate::packages::PackageEnvironments;
 use crate::pieces::RecentPieces;
 use crate::placeholders::Placeholders;
 use crate::provision::{Provision, ProvisionParts};
+use crate::quotas::TenantLedger;
+use crate::scrape_turns::ScrapeTurns;
 use crate::secrets::Secrets;
-use crate::session::SessionHandle;
+use crate::session::{Request, SessionHandle};
+use crate::session_figures::SessionFigures;
+use crate::tenant_usage::TenantMeter;
 use crate::trust::Trust;
+use crate::user_ids::UserIds;
 use crate::workers::Workers;
 use windlass_files::Files;
+use windlass_telemetry::Telemetry;
 use windlass_tools::Hub;
 use windlass_tools::within::OpenWithin;
 
@@ -61,6 +76,8 @@ pub(crate) struct NodeIdentity {
     pub started_at_ms: u64,
     /// The address that the TCP door listens at.
     pub tcp: Option<SocketAddr>,
+    /// Its part in a fleet, if it has one.
+    pub fleet: Option<Arc<FleetNode>>,
 }
 
 /// What clients share.
@@ -69,13 +86,27 @@ pub(crate) struct Serving {
     /// Where the HTTP door reads sessions.
     pub log: Arc<dyn EventLog>,
     /// What all sessions and clients together may hold.
-    pub bounds: Bounds,
+    pub bounds: NodeBounds,
     /// A cache of event stream pieces for followers.
     pub pieces: RecentPieces,
     /// For replies that wait.
     pub patience: TimerPool,
     /// The MCP door of sessions' agents.
     pub agents: AgentDoor,
+    /// What the sessions of tenants hold.
+    pub tenants: TenantLedger,
+    /// What the turns of tenants have used.
+    pub usage: TenantMeter,
+    /// What the processes of live sessions use, for clients that ask.
+    pub figures: SessionFigures,
+    /// The order of scrapes of the metrics.
+    pub scrapes: ScrapeTurns,
+    /// The logins of the web console.
+    pub console: Arc<ConsoleAccess>,
+    /// Who did what.
+    pub audit: NodeAudit,
+    /// Makes spans of what sessions do, if the node is configured to.
+    pub telemetry: Option<Arc<Telemetry>>,
 }
 
 /// The processes, cgroups and directories that the node manages for its sessions.
@@ -86,6 +117,8 @@ pub(crate) struct HostSide {
     pub cgroups: Arc<SessionCgroups>,
     /// Placeholders at protected names that do not exist.
     pub placeholders: Arc<Placeholders>,
+    /// The user ids of sessions.
+    pub user_ids: Arc<UserIds>,
     pub secrets: Arc<Secrets>,
     /// The conversations that agents hold.
     pub agents: Agents,
@@ -101,6 +134,9 @@ pub(crate) struct NodeParts {
     pub trust: Arc<Trust>,
     pub secrets: Secrets,
     pub agent_door: AgentDoor,
+    pub fleet: Option<Arc<FleetNode>>,
+    pub audit: AuditLog,
+    pub telemetry: Option<Arc<Telemetry>>,
 }
 
 impl HostSide {
@@ -112,6 +148,7 @@ impl HostSide {
         let keepers = Arc::new(Keepers::new(config.clone()));
         let (records, stock) = (config.placeholders_dir(), config.placeholders_stock());
         let placeholders = Arc::new(Placeholders::new(records, stock));
+        let user_ids = Arc::new(UserIds::new(config.clone()));
         let packages = Arc::new(PackageEnvironments::load(config.clone(), trust.clone()));
         let provision = Arc::new(Provision::new(ProvisionParts {
             config: config.clone(),
@@ -119,12 +156,23 @@ impl HostSide {
             trust,
             workers: workers.clone(),
             placeholders: placeholders.clone(),
+            user_ids: user_ids.clone(),
             keepers: keepers.clone(),
             cgroups: cgroups.clone(),
             secrets: secrets.clone(),
         }));
         let agents = Agents::default();
-        Self { workers, keepers, cgroups, placeholders, secrets, agents, packages, provision }
+        Self {
+            workers,
+            keepers,
+            cgroups,
+            placeholders,
+            user_ids,
+            secrets,
+            agents,
+            packages,
+            provision,
+        }
     }
 }
 
@@ -138,19 +186,30 @@ impl Context {
     ) -> Self {
         let config = Arc::new(config);
         let agents = parts.agent_door.clone();
+        let (fleet, telemetry) = (parts.fleet.clone(), parts.telemetry.clone());
+        let audit = NodeAudit::new(parts.audit.clone());
         let host = HostSide::new(&config, epoch, parts);
         let started_at_ms = crate::clock::now_ms();
+        let tokens = DoorTokens::new(config.token_file(), config.named_tokens_file());
+        let console = ConsoleAccess::open(config.console_file(), tokens);
         let serving = Serving {
             log: Arc::new(journal.clone()),
-            bounds: Bounds::default(),
+            bounds: NodeBounds::default(),
             pieces: RecentPieces::default(),
             patience: TimerPool::default(),
             agents,
+            tenants: TenantLedger::default(),
+            usage: TenantMeter::default(),
+            figures: SessionFigures::default(),
+            scrapes: ScrapeTurns::default(),
+            console: Arc::new(console),
+            audit,
+            telemetry,
         };
         Self {
             config,
             journal,
-            identity: NodeIdentity { epoch, started_at_ms, tcp },
+            identity: NodeIdentity { epoch, started_at_ms, tcp, fleet },
             metrics: Metrics::new(),
             serving,
             host,
@@ -164,19 +223,101 @@ impl Context {
     }
 
     pub fn admit(&self, handle: SessionHandle) {
+        if let Some(fleet) = self.fleet() {
+            fleet.copy_events(&handle, &self.journal);
+        }
+        if handle.id.tenant().is_some() {
+            let limits = handle.info().policy.map(|policy| policy.limits);
+            self.serving.tenants.note(&handle.id, limits.unwrap_or_default());
+        }
         self.metrics.sessions(self.sessions.admit(handle));
     }
 
+    /// Forgets a session that was not made.
+    pub async fn forget_unmade(&self, id: &SessionId, claim: Option<FleetClaim>) {
+        if let (Some(fleet), Some(claim)) = (self.fleet(), claim) {
+            fleet.give_back(id, claim).await;
+        }
+        self.drop_session(id);
+    }
+
+    /// Forgets a session that has ended.
     pub fn forget(&self, id: &SessionId) {
+        self.drop_session(id);
+        if let Some(fleet) = self.fleet() {
+            fleet.note_end(id);
+        }
+    }
+
+    fn drop_session(&self, id: &SessionId) {
         self.host.keepers.processes.forget(id);
         self.tools.forget(id);
+        self.serving.tenants.release(id);
         self.metrics.sessions(self.sessions.remove(id));
+    }
+
+    pub fn fleet(&self) -> Option<&Arc<FleetNode>> {
+        self.identity.fleet.as_ref()
+    }
+
+    /// Claims the name of a session in the fleet. A node on its own has all names.
+    pub async fn claim_name(&self, id: &SessionId) -> Result<Option<FleetClaim>, Failure> {
+        match self.fleet() {
+            Some(fleet) => fleet.claim(id).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// An error if this node was fenced while it made a session.
+    pub fn confirm_claim(&self, claim: Option<&FleetClaim>) -> Result<(), Failure> {
+        match (self.fleet(), claim) {
+            (Some(fleet), Some(claim)) => fleet.confirm(claim),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends a session that was made meanwhile, if this node was fenced: the fence has ended only the sessions that were
+    /// there.
+    pub async fn end_if_fenced(
+        &self,
+        claim: Option<&FleetClaim>,
+        made: &SessionHandle,
+    ) -> Result<(), Failure> {
+        let confirmed = self.confirm_claim(claim);
+        if confirmed.is_err() {
+            // An error means that the session has ended already.
+            let _ = made.ask(|reply| Request::Fence { reply }).await;
+        }
+        confirmed
+    }
+
+    /// Claims the limits of a new session of a tenant within the tenant's quota. `named` is what the client has named.
+    pub fn claim_limits(
+        &self,
+        id: &SessionId,
+        named: &Limits,
+        limits: Limits,
+    ) -> Result<Limits, Failure> {
+        self.serving.tenants.claim(&self.config.tenants, id, named, limits)
+    }
+
+    /// Counts an ended turn on a worker of this kind.
+    pub fn count_turn(&self, session: &SessionId, kind: &str, outcome: Outcome, usage: &Usage) {
+        self.metrics.turn_ended(kind, outcome, usage);
+        if let Some(tenant) = self.serving.usage.count(session, usage) {
+            self.metrics.tenant_turn(tenant, usage);
+        }
+    }
+
+    /// Whether this node may accept turns now.
+    pub fn may_accept(&self) -> Result<(), Failure> {
+        self.fleet().map_or(Ok(()), |fleet| fleet.may_accept())
     }
 
     /// Forgets a session that was released to the next node.
     pub fn leave(&self, id: &SessionId) {
         self.sessions.note_released();
-        self.forget(id);
+        self.drop_session(id);
     }
 
     /// Whether the node has begun to release its sessions to the next node. From then on it cannot
@@ -186,7 +327,7 @@ impl Context {
     }
 
     pub fn status(&self) -> NodeStatus {
-        let NodeIdentity { epoch, started_at_ms, tcp } = &self.identity;
+        let NodeIdentity { epoch, started_at_ms, tcp, fleet: _ } = &self.identity;
         NodeStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             api: windlass_protocol::api::API.to_string(),
@@ -198,19 +339,27 @@ impl Context {
             state_dir: self.config.state_dir.display().to_string(),
             socket: Some(self.config.socket().display().to_string()),
             listen: tcp.map(|address| address.to_string()),
+            listen_tls: self.config.listen.as_ref().is_some_and(|listen| listen.tls.is_some()),
             storage: Some(self.storage()),
+            tenant: None,
         }
     }
 
-    fn storage(&self) -> StateStorage {
+    /// Free space of the file system of the state directory.
+    pub fn free_disk_bytes(&self) -> Option<u64> {
         let space = rustix::fs::statvfs(&self.config.state_dir).ok();
+        space.map(|space| space.f_bavail.saturating_mul(space.f_frsize))
+    }
+
+    fn storage(&self) -> StateStorage {
         StateStorage {
-            free_bytes: space.map(|space| space.f_bavail.saturating_mul(space.f_frsize)),
+            free_bytes: self.free_disk_bytes(),
             index: match self.journal.index_location() {
                 IndexLocation::File => IndexStorage::File,
                 IndexLocation::Memory => IndexStorage::Memory,
             },
             log_lines_dropped: log::dropped_lines(),
+            audit_records_dropped: self.serving.audit.log.standing().dropped,
         }
     }
 }
@@ -226,6 +375,11 @@ impl SessionClaims for Context {
 
     fn has_family(&self, first: &SessionId) -> bool {
         self.sessions.handles().iter().any(|handle| handle.family == *first)
+    }
+
+    fn environments(&self) -> HashSet<String> {
+        let handles = self.sessions.handles();
+        handles.iter().filter_map(|handle| handle.info().environment).collect()
     }
 
     fn knows(&self, id: &SessionId) -> bool {

@@ -1,10 +1,8 @@
 //! Which sessions this node has: the live ones, and ids that are taken while a session is made or while its files
-//! are removed. [`SessionDirectory::resolve`] says who owns a session, this node or another. The directory also knows
-//! when the node was last used.
+//! are removed. `fleet::routes` knows the sessions of other nodes. The directory also knows when the node was last used.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -15,42 +13,8 @@ use windlass_protocol::SessionId;
 
 use crate::session::SessionHandle;
 
-/// Who owns a session.
-#[derive(Debug)]
-pub(crate) enum SessionOwner {
-    /// This node.
-    Local(SessionHandle),
-    Remote(NodeName),
-}
-
-/// The name of another node, as its clients know it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NodeName(pub String);
-
-impl fmt::Display for NodeName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// Knows which sessions other nodes own.
-pub(crate) trait OtherNodes: fmt::Debug + Send + Sync {
-    fn owner_of(&self, session: &SessionId) -> Option<NodeName>;
-}
-
-/// A node on its own: no session is elsewhere.
-#[derive(Debug)]
-struct Alone;
-
-impl OtherNodes for Alone {
-    fn owner_of(&self, _: &SessionId) -> Option<NodeName> {
-        None
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct SessionDirectory {
-    others: Box<dyn OtherNodes>,
     sessions: Mutex<HashMap<SessionId, Slot>>,
     /// Notified when a session was created or its creation failed, and when an id is free again.
     made: Notify,
@@ -100,15 +64,7 @@ impl Slot {
 
 impl Default for SessionDirectory {
     fn default() -> Self {
-        Self::beside(Box::new(Alone))
-    }
-}
-
-impl SessionDirectory {
-    /// A directory that asks `others` for sessions that are not here.
-    pub fn beside(others: Box<dyn OtherNodes>) -> Self {
         Self {
-            others,
             sessions: Mutex::default(),
             made: Notify::new(),
             idle: Notify::new(),
@@ -117,19 +73,9 @@ impl SessionDirectory {
             born: Instant::now(),
         }
     }
+}
 
-    /// Who owns the session, if it lives somewhere. An id that this node has is not asked of others.
-    pub fn resolve(&self, id: &SessionId) -> Option<SessionOwner> {
-        let known = self.lock().get(id).map(|slot| match slot {
-            Slot::Live(handle) => Some(handle.clone()),
-            Slot::Reserved { .. } | Slot::Clearing => None,
-        });
-        match known {
-            Some(here) => here.map(SessionOwner::Local),
-            None => self.others.owner_of(id).map(SessionOwner::Remote),
-        }
-    }
-
+impl SessionDirectory {
     /// The session, if it lives in this node.
     pub fn find(&self, id: &SessionId) -> Option<SessionHandle> {
         match self.lock().get(id) {
@@ -156,6 +102,13 @@ impl SessionDirectory {
     /// The first rooms of all families (`session_dirs` defines a room).
     pub fn rooms(&self) -> Vec<PathBuf> {
         self.handles().into_iter().filter_map(|handle| handle.room).collect()
+    }
+
+    /// All names in use: with true the live sessions, with false those that are being made or removed.
+    pub fn ids(&self) -> Vec<(SessionId, bool)> {
+        let sessions = self.lock();
+        let is_live = |slot: &Slot| matches!(slot, Slot::Live(_));
+        sessions.iter().map(|(id, slot)| (id.clone(), is_live(slot))).collect()
     }
 
     pub fn count(&self) -> usize {
@@ -275,43 +228,5 @@ impl SessionDirectory {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Slot>> {
         self.sessions.lock().expect("no holder of this lock can panic")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Another node, which owns one session.
-    #[derive(Debug)]
-    struct Neighbour(&'static str);
-
-    impl OtherNodes for Neighbour {
-        fn owner_of(&self, session: &SessionId) -> Option<NodeName> {
-            (session.as_str() == self.0).then(|| NodeName("east-2".to_owned()))
-        }
-    }
-
-    fn owner(directory: &SessionDirectory, id: &str) -> String {
-        match directory.resolve(&SessionId::parse(id).unwrap()) {
-            Some(SessionOwner::Local(_)) => "here".to_owned(),
-            Some(SessionOwner::Remote(node)) => node.to_string(),
-            None => "nowhere".to_owned(),
-        }
-    }
-
-    #[tokio::test]
-    async fn a_session_of_another_node_is_resolved_to_that_node() {
-        let directory = SessionDirectory::beside(Box::new(Neighbour("there")));
-        assert_eq!(owner(&directory, "there"), "east-2");
-        assert_eq!(owner(&directory, "unknown"), "nowhere");
-        // While this node makes a session of that id, no other node is asked.
-        assert_eq!(directory.reserve(&SessionId::parse("there").unwrap(), None).await, Ok(()));
-        assert_eq!(owner(&directory, "there"), "nowhere");
-    }
-
-    #[test]
-    fn a_node_on_its_own_knows_no_other() {
-        assert_eq!(owner(&SessionDirectory::default(), "there"), "nowhere");
     }
 }

@@ -11,15 +11,15 @@ mod survey;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use windlass_beneath::{LinkedFiles, TreeMeter};
-use windlass_journal::{EndedSession, Journal, RetentionOptions};
-use windlass_protocol::SessionId;
+use windlass_journal::{EndedSession, Journal, LiveBytes, RetentionOptions};
 use windlass_protocol::disk::{DiskUse, PruneRequest, Pruned};
+use windlass_protocol::{SessionId, TenantName};
 
 use self::needed::DiskSnapshot;
 pub(crate) use self::needed::is_kept_after;
@@ -29,6 +29,7 @@ use crate::clock::now_ms;
 use crate::config::Config;
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::packages::UnusedFor;
 use crate::session_dirs;
 
 /// Maximum time to measure everything.
@@ -36,6 +37,15 @@ const LOOK_TIME: Duration = Duration::from_secs(60);
 
 /// Maximum time that one round of housekeeping measures workspaces. The next round continues.
 const ROUND_TIME: Duration = Duration::from_secs(10);
+
+/// How long a package environment without a name is kept at least after its last use.
+const PACKAGES_KEPT_MIN: Duration = Duration::from_secs(3600);
+
+/// How often the usage is measured for the metrics at most. A measurement reads every directory of every workspace.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(300);
+
+/// How long a scrape waits for the measurement of the disk usage.
+const SAMPLE_WAIT: Duration = Duration::from_secs(2);
 
 /// Maximum number of files and directories that one measurement counts.
 const ENTRIES_MAX: u64 = 20_000_000;
@@ -50,6 +60,8 @@ pub(crate) trait SessionClaims {
     fn rooms(&self) -> Vec<PathBuf>;
     /// Whether a live session belongs to the family of that first session.
     fn has_family(&self, first: &SessionId) -> bool;
+    /// The package environments of live sessions.
+    fn environments(&self) -> HashSet<String>;
     /// Whether the session is live or is being created.
     fn knows(&self, id: &SessionId) -> bool;
     /// Claims an id, unless such a session is live or is being created. No session of this id can be
@@ -58,6 +70,14 @@ pub(crate) trait SessionClaims {
     fn release(&self, id: &SessionId);
     /// Whether this node created every live session, so that all of them use its worker programs.
     fn are_all_new(&self) -> bool;
+
+    /// The package environments of live sessions. `None` if this node does not have all live sessions, also if it
+    /// released one while they were listed.
+    fn environments_in_use(&self) -> Option<HashSet<String>> {
+        let had_all = self.has_all();
+        let environments = self.environments();
+        (had_all && self.has_all()).then_some(environments)
+    }
 }
 
 /// What a survey or a removal works with.
@@ -77,9 +97,21 @@ pub(crate) struct DiskState {
     /// Sizes of the workspaces of ended sessions. Each is measured once, because nobody writes there any
     /// more.
     sizes: Mutex<HashMap<SessionId, u64>>,
+    /// When the usage was last measured for the metrics.
+    sampled: Mutex<Option<Instant>>,
 }
 
 impl DiskState {
+    /// Whether the usage is to be measured for the metrics. The caller measures it then.
+    fn takes_sample(&self, now: Instant) -> bool {
+        let mut sampled = self.sampled.lock().expect("no holder of this lock can panic");
+        let is_due = sampled.is_none_or(|at| now.duration_since(at) >= SAMPLE_INTERVAL);
+        if is_due {
+            *sampled = Some(now);
+        }
+        is_due
+    }
+
     fn sizes(&self) -> MutexGuard<'_, HashMap<SessionId, u64>> {
         self.sizes.lock().expect("no holder of this lock can panic")
     }
@@ -88,6 +120,24 @@ impl DiskState {
 /// Measures the current disk usage.
 pub(crate) async fn usage(context: &Arc<Context>) -> Result<DiskUse, Failure> {
     exclusive(context, |context| Ok(survey::survey(&scope(context)))).await
+}
+
+/// Measures the usage for the metrics, unless it was measured a short time ago.
+pub(crate) async fn sample(context: &Arc<Context>) {
+    if !context.disk.takes_sample(Instant::now()) {
+        return;
+    }
+    let context = context.clone();
+    let measuring = tokio::spawn(async move {
+        match usage(&context).await {
+            Ok(used) => context.metrics.disk(&used),
+            Err(failure) => {
+                tracing::warn!(error = failure.message, "cannot measure the disk usage");
+            }
+        }
+    });
+    // A measurement that takes longer goes on, and the next scrape shows it.
+    let _ = tokio::time::timeout(SAMPLE_WAIT, measuring).await;
 }
 
 /// Removes ended sessions as a client requests, or only reports what would be removed.
@@ -105,7 +155,8 @@ pub(crate) async fn prune(
             None => at_ms = u64::MAX,
         }
         let scope = scope(context);
-        let removed = round(&scope, &context.disk, limits, mode, at_ms, LOOK_TIME)?;
+        let mut removed = round(&scope, &context.disk, limits, mode, at_ms, LOOK_TIME)?;
+        remove_packages(context, &scope, &mut removed, limits, at_ms);
         Ok(removed.answer())
     })
     .await
@@ -119,8 +170,15 @@ pub(crate) async fn keep_house(context: &Arc<Context>) {
     let kept = tokio::task::spawn_blocking(move || {
         let scope = scope(&context);
         let limits = retention(&context);
-        match round(&scope, &context.disk, limits, PruneMode::Remove, now_ms(), ROUND_TIME) {
-            Ok(removed) => removed.log(),
+        let now = now_ms();
+        match round(&scope, &context.disk, limits, PruneMode::Remove, now, ROUND_TIME) {
+            Ok(mut removed) => {
+                // A client that has just made an environment is about to use it.
+                let max_age = limits.max_age.max(PACKAGES_KEPT_MIN);
+                let limits = RetentionOptions { max_age, ..limits };
+                remove_packages(&context, &scope, &mut removed, limits, now);
+                removed.log();
+            }
             Err(failure) => {
                 tracing::warn!(error = failure.message, "cannot remove old sessions");
             }
@@ -128,6 +186,23 @@ pub(crate) async fn keep_house(context: &Arc<Context>) {
     });
     // An error means that the runtime shuts down.
     let _ = kept.await;
+}
+
+/// Removes the package environments that the retention does not keep at a time.
+fn remove_packages(
+    context: &Context,
+    scope: &DiskScope<'_>,
+    removal: &mut Removal,
+    limits: RetentionOptions,
+    at_ms: u64,
+) {
+    let packages = &context.host.packages;
+    // An environment is used as long as its sessions live, not only when they start.
+    if let Some(in_use) = scope.claims.environments_in_use() {
+        packages.note_uses(&in_use, now_ms());
+    }
+    let unused = UnusedFor { at_least: limits.max_age, now_ms: at_ms };
+    removal.packages(scope, packages, unused);
 }
 
 /// Removes what nobody needs any more in the family directory of a session that has ended. `room` is the
@@ -172,8 +247,10 @@ fn round(
     time: Duration,
 ) -> Result<Removal, Failure> {
     let mut removal = Removal::new(mode, time);
-    let (ended, total) = sized(scope, state, time)?;
-    let due = windlass_journal::sessions_to_remove(&ended, total, limits, now_ms);
+    let (ended, live) = sized(scope, state, time)?;
+    // Without readable quotas, all tenants still have their share.
+    let quota_of = |tenant: &TenantName| scope.config.tenants.of(tenant).ok()?.disk_bytes;
+    let due = windlass_journal::sessions_to_remove(&ended, &live, quota_of, limits, now_ms);
     let Some(snapshot) = DiskSnapshot::take(scope, &due) else { return Ok(removal) };
     // Families first: the copy of an ended twin is removed even if the twin's journal stays.
     removal.families(scope, &snapshot, Families::All);
@@ -194,13 +271,13 @@ fn round(
     Ok(removal)
 }
 
-/// The ended sessions with the size of their journals and workspaces, and the total size.
+/// The ended sessions with the size of their journals and workspaces, and the size of the journals of live sessions.
 fn sized(
     scope: &DiskScope<'_>,
     state: &DiskState,
     time: Duration,
-) -> Result<(Vec<EndedSession>, u64), Failure> {
-    let (mut ended, mut total) = scope.journal.ended().map_err(|error| {
+) -> Result<(Vec<EndedSession>, LiveBytes), Failure> {
+    let (mut ended, live) = scope.journal.ended().map_err(|error| {
         let message = format!("cannot list the ended sessions: {error}");
         Failure::new(windlass_protocol::ErrorCode::Internal, message)
     })?;
@@ -219,10 +296,9 @@ fn sized(
         };
         found.insert(session.id.clone(), bytes);
         session.bytes = session.bytes.saturating_add(bytes);
-        total = total.saturating_add(bytes);
     }
     *sizes = found;
-    Ok((ended, total))
+    Ok((ended, live))
 }
 
 /// Runs `work` on the blocking pool, exclusive of other work on the disk.

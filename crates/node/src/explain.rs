@@ -46,6 +46,9 @@ const ORDINARY_ERRORS: [&str; 17] = [
     "ZeroDivisionError",
 ];
 
+/// The message of the error with which `fetch` of Node.js fails without a network. The error is a `TypeError`.
+const FETCH_FAILED: &str = "fetch failed";
+
 /// A session, as far as a refusal depends on it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConfinedSession<'a> {
@@ -75,7 +78,9 @@ pub(crate) struct TurnFacts<'a> {
 pub(crate) fn reads_output(outcome: Outcome, error: Option<&TurnError>) -> bool {
     outcome == Outcome::Error
         && error.is_none_or(|error| {
-            error.code.is_none() && !ORDINARY_ERRORS.contains(&error.name.as_str())
+            error.code.is_none()
+                && (error.message == FETCH_FAILED
+                    || !ORDINARY_ERRORS.contains(&error.name.as_str()))
         })
 }
 

@@ -15,17 +15,44 @@ use windlass_tools::HostRefused;
 pub struct Failure {
     pub code: ErrorCode,
     pub message: String,
+    pub(crate) subject: FailureSubject,
+}
+
+/// What the message of a failure is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FailureSubject {
+    /// The request or what it names.
+    Request,
+    /// The node or the machine. A client of a tenant does not get this message.
+    Node,
 }
 
 impl From<HostRefused> for Failure {
     fn from(refusal: HostRefused) -> Self {
-        Self::new(refusal.code, refusal.message)
+        match refusal.code {
+            // What the tool hosts of all clients hold together.
+            ErrorCode::Overloaded => Self::of_node(refusal.code, refusal.message),
+            _ => Self::new(refusal.code, refusal.message),
+        }
     }
 }
 
 impl Failure {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), subject: FailureSubject::Request }
+    }
+
+    /// A failure whose message tells something about the node or the machine.
+    pub(crate) fn of_node(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), subject: FailureSubject::Node }
+    }
+
+    /// The failure as a client of a tenant gets it: the same code, and nothing about the node.
+    pub(crate) fn for_tenant(self) -> Self {
+        match self.subject {
+            FailureSubject::Request => self,
+            FailureSubject::Node => Self::new(self.code, NODE_FAILURE),
+        }
     }
 
     /// The failure of `what`, if `error` means that the machine lacks descriptors, processes, memory or
@@ -41,21 +68,21 @@ impl Failure {
             _ => return None,
         };
         tracing::warn!(%what, %error, "the machine lacks a resource");
-        Some(Self::new(code, format!("{what}: {why}")))
+        Some(Self::of_node(code, format!("{what}: {why}")))
     }
 
     /// The failure of `what`: a lack of resources, or an internal error.
     pub fn while_making(what: impl Display, error: &(dyn Error + 'static)) -> Self {
         Self::of_machine(&what, error).unwrap_or_else(|| {
             tracing::error!(%what, %error, "a request failed");
-            Self::new(ErrorCode::Internal, format!("{what}: {error}"))
+            Self::of_node(ErrorCode::Internal, format!("{what}: {error}"))
         })
     }
 
     /// An unexpected failure.
     pub fn internal(message: &str) -> Self {
         tracing::error!(message);
-        Self::new(ErrorCode::Internal, message)
+        Self::of_node(ErrorCode::Internal, message)
     }
 
     /// The failure of a session whose keeper cannot be reached. A keeper that has ended was killed, or the
@@ -92,7 +119,10 @@ pub fn http_status(code: ErrorCode) -> u16 {
     match code {
         ErrorCode::BadRequest | ErrorCode::WorkerFailed | ErrorCode::NotEnforceable => 400,
         ErrorCode::Unauthorized => 401,
-        ErrorCode::Forbidden | ErrorCode::PathRefused => 403,
+        ErrorCode::Forbidden
+        | ErrorCode::ForeignSite
+        | ErrorCode::PathRefused
+        | ErrorCode::NodeRemoved => 403,
         ErrorCode::SessionNotFound
         | ErrorCode::TurnNotFound
         | ErrorCode::ToolNotFound
@@ -106,6 +136,7 @@ pub fn http_status(code: ErrorCode) -> u16 {
         | ErrorCode::WouldDeadlock => 409,
         ErrorCode::SessionEnded
         | ErrorCode::SessionClosed
+        | ErrorCode::SessionLost
         | ErrorCode::StateLost
         | ErrorCode::WorkerDied
         | ErrorCode::KeeperLost
@@ -126,12 +157,20 @@ pub fn http_status(code: ErrorCode) -> u16 {
         ErrorCode::MessageTooLarge | ErrorCode::WorkspaceTooLarge => 413,
         ErrorCode::NotHere => 421,
         ErrorCode::VersionMismatch => 426,
-        ErrorCode::Overloaded => 429,
+        ErrorCode::Overloaded | ErrorCode::QuotaExceeded => 429,
         ErrorCode::Internal => 500,
-        ErrorCode::ShuttingDown => 503,
+        ErrorCode::ShuttingDown
+        | ErrorCode::NodeUnreachable
+        | ErrorCode::FleetUnavailable
+        | ErrorCode::Cordoned
+        | ErrorCode::Fenced => 503,
         ErrorCode::DiskFull => 507,
     }
 }
+
+/// What a client of a tenant is told instead of a message about the node.
+const NODE_FAILURE: &str =
+    "the node cannot serve this request now, for a reason that only its owner can see";
 
 const NO_DESCRIPTORS: &str = "the node has no file descriptors left; close sessions or connections, or \
     raise the hard limit (`ulimit -Hn`) and restart the node";
@@ -163,11 +202,16 @@ const PATH_REFUSED: &str = "name a plain file by its path in the workspace: with
 pub fn remedy(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::BadRequest => "correct the request; GET /v1/openapi.json describes it",
-        ErrorCode::MessageTooLarge => {
-            "send less at once, or put the data into the workspace as a file"
-        }
+        ErrorCode::MessageTooLarge => MESSAGE_TOO_LARGE,
         ErrorCode::Overloaded => "wait until there is less to do, then send it again",
-        ErrorCode::NotHere => "send the request to the node that the message names",
+        ErrorCode::QuotaExceeded => QUOTA_EXCEEDED,
+        ErrorCode::NotHere => NOT_HERE,
+        ErrorCode::NodeUnreachable => NODE_UNREACHABLE,
+        ErrorCode::FleetUnavailable => FLEET_UNAVAILABLE,
+        ErrorCode::Cordoned => CORDONED,
+        ErrorCode::Fenced => "create a new session: another node may have the name of this one",
+        ErrorCode::NodeRemoved => NODE_REMOVED,
+        ErrorCode::SessionLost => SESSION_LOST,
         ErrorCode::SessionNotFound => "list the sessions with `windlass ps --all`, or create one",
         ErrorCode::SessionExists => "choose another id, or use the session that has it",
         ErrorCode::SessionEnded => "create a new session; its output can still be read",
@@ -175,20 +219,14 @@ pub fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::ForkRefused => "see docs/fork.md for what can be forked, or create a session",
         ErrorCode::ForkLimit => FORK_LIMIT,
         ErrorCode::WorkspaceTooLarge => WORKSPACE_TOO_LARGE,
-        ErrorCode::TurnNotFound => {
-            "check the turn's id; old turns go with their session's retention"
-        }
+        ErrorCode::TurnNotFound => TURN_NOT_FOUND,
         ErrorCode::TurnNotRunning => "look at the turn: it has ended, or waits behind another",
         ErrorCode::StateLost => "set the state up again, then send the turn again",
         ErrorCode::WorkerFailed => {
             "check that the interpreter exists and runs, or name another; `windlass logs` shows what it said"
         }
-        ErrorCode::LimitMemory => {
-            "use less memory at once, or give the session more: policy.limits.memory_bytes"
-        }
-        ErrorCode::LimitProcesses => {
-            "start fewer processes, or allow more: policy.limits.processes"
-        }
+        ErrorCode::LimitMemory => LIMIT_MEMORY,
+        ErrorCode::LimitProcesses => LIMIT_PROCESSES,
         ErrorCode::LimitDisk => {
             "remove files from the workspace, or allow more: policy.limits.disk_bytes"
         }
@@ -198,9 +236,8 @@ pub fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::NotEnforceable => {
             "do what the message says, or do not require the control; `windlass doctor` shows all"
         }
-        ErrorCode::Unauthorized => {
-            "send the node's token: `windlass token` prints it to the node's own user"
-        }
+        ErrorCode::Unauthorized => UNAUTHORIZED,
+        ErrorCode::ForeignSite => FOREIGN_SITE,
         ErrorCode::Forbidden => {
             "use a token with the scope that the message names: `windlass token create NAME --scope SCOPE` makes one on the node's machine"
         }
@@ -231,6 +268,37 @@ pub fn remedy(code: ErrorCode) -> &'static str {
     }
 }
 
+const MESSAGE_TOO_LARGE: &str = "send less at once, or put the data into the workspace as a file";
+
+const UNAUTHORIZED: &str = "send the node's token: `windlass token` prints it to the node's own user; a person logs in to the \
+    console with `windlass console`, or at a TCP door with a token";
+
+const FOREIGN_SITE: &str = "use the address at which the node listens as the host of the URL; over SSH, forward the same port; other sites cannot use the node";
+
+const LIMIT_MEMORY: &str =
+    "use less memory at once, or give the session more: policy.limits.memory_bytes";
+
+const LIMIT_PROCESSES: &str = "start fewer processes, or allow more: policy.limits.processes";
+
+const QUOTA_EXCEEDED: &str = "end a session of the tenant, or name smaller limits: policy.limits; the quota is in [tenants] of \
+    the node's config.toml";
+
+const TURN_NOT_FOUND: &str = "check the turn's id; old turns go with their session's retention";
+
+const NOT_HERE: &str = "send the request to the node that the message names";
+
+const NODE_UNREACHABLE: &str =
+    "try again; if it stays so, look at that machine and at the network between the nodes";
+
+const FLEET_UNAVAILABLE: &str = "try again; if it stays so, look at the store's servers, and at this node's log, whose path `windlass status` prints";
+
+const CORDONED: &str = "create the session on another node, or let this one take sessions again: `windlass fleet uncordon NODE`";
+
+const NODE_REMOVED: &str =
+    "run `windlass fleet leave` on that machine: it is a node on its own then";
+
+const SESSION_LOST: &str = "create a new session, the name is free; GET /v1/sessions/{session}/events has what was copied, until then";
+
 const PROTOCOL_ERROR: &str =
     "report it to the worker's author, who can use `windlass worker check`; create a new session";
 
@@ -259,6 +327,25 @@ mod tests {
     #[derive(Debug, thiserror::Error)]
     #[error("cannot make a thing")]
     struct Wrapped(#[source] io::Error);
+
+    #[test]
+    fn a_tenant_is_told_nothing_about_the_node() {
+        let hosts = HostRefused::new(ErrorCode::Overloaded, "the node already has 9 tool hosts");
+        for failure in [
+            Failure::while_making("session s", &io::Error::from(Errno::MFILE)),
+            Failure::while_making("session s", &io::Error::other("/srv/state")),
+            Failure::internal("cannot read /srv/state"),
+            Failure::from(hosts),
+        ] {
+            let told = failure.clone().for_tenant();
+            assert_eq!((told.code, &*told.message), (failure.code, NODE_FAILURE), "{failure:?}");
+            assert_ne!(failure.message, NODE_FAILURE);
+        }
+        let own = Failure::new(ErrorCode::Overloaded, "session s has too many waiting turns");
+        assert_eq!(own.clone().for_tenant(), own);
+        let tools = HostRefused::new(ErrorCode::BadRequest, "the tool has no name");
+        assert_eq!(Failure::from(tools).for_tenant().message, "the tool has no name");
+    }
 
     #[test]
     fn a_lack_of_resources_is_found_however_deep_it_is_wrapped() {

@@ -72,7 +72,7 @@ impl RuntimeDirClaim {
         Ok(listener)
     }
 
-    /// Removes the sockets, so that new clients start the next node. The lock ends with the process.
+    /// Removes the sockets and frees the lock, so that new clients start the next node.
     pub fn release(self) {
         for socket in &self.sockets {
             let _ = std::fs::remove_file(socket);

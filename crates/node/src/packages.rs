@@ -3,6 +3,7 @@
 
 mod build;
 mod index;
+mod session;
 mod store;
 
 use std::collections::{HashMap, HashSet};
@@ -20,16 +21,21 @@ use windlass_protocol::packages::{
     CreatePackageEnvironment, PACKAGE_ENVIRONMENTS_MAX, PackageEnvironment,
     PackageEnvironmentState, UNNAMED_PREFIX,
 };
+use windlass_protocol::policy::Policy;
 
 use self::store::Record;
 use crate::clock::now_ms;
 use crate::config::Config;
 use crate::context::Context;
+use crate::disk::SessionClaims as _;
 use crate::failure::Failure;
 use crate::trust::Trust;
 
 /// Maximum number of builds at the same time. One more is refused as `overloaded`.
 const BUILDS_MAX: usize = 4;
+
+/// Maximum time that a reply waits until the session of a build is made. After that the reply names no session.
+const BUILD_NAMED_WAIT: Duration = Duration::from_millis(WAIT_MS_MAX);
 
 /// How much later than the last recorded use a use is recorded.
 const USE_RECORDED_MS: u64 = 3600 * 1000;
@@ -42,7 +48,13 @@ const CUT_OFF: &str = "the node ended during the build";
 pub(crate) struct PackageEnvironments {
     config: Arc<Config>,
     trust: Arc<Trust>,
+    /// Held for changes in memory and for one rename, because the thread that serves turns takes it too.
     known: Mutex<HashMap<String, Known>>,
+    /// Held while a record is written, and while an environment is renamed. Taken before `known`, and only on threads for
+    /// blocking work.
+    disk: Mutex<()>,
+    /// Directories that an earlier node has left, until they are removed.
+    leftovers: Mutex<Vec<PathBuf>>,
     /// Changes when a build begins or ends.
     changes: watch::Sender<u64>,
 }
@@ -50,8 +62,39 @@ pub(crate) struct PackageEnvironments {
 #[derive(Debug)]
 struct Known {
     record: Record,
+    /// The last use that the disk has.
+    use_recorded_ms: u64,
     /// Sessions that are being made with it.
     starting: usize,
+}
+
+impl Known {
+    fn new(record: Record) -> Self {
+        Self { use_recorded_ms: record.used_at_ms, record, starting: 0 }
+    }
+
+    /// Notes a use. Returns whether it is to be written to the disk.
+    fn note_use(&mut self, now_ms: u64) -> bool {
+        self.record.used_at_ms = now_ms;
+        let is_to_be_recorded = now_ms.saturating_sub(self.use_recorded_ms) > USE_RECORDED_MS;
+        if is_to_be_recorded {
+            self.use_recorded_ms = now_ms;
+        }
+        is_to_be_recorded
+    }
+}
+
+/// For how long an environment was not used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UnusedFor {
+    pub at_least: Duration,
+    pub now_ms: u64,
+}
+
+impl UnusedFor {
+    fn holds_for(self, record: &Record) -> bool {
+        u128::from(self.now_ms.saturating_sub(record.used_at_ms)) >= self.at_least.as_millis()
+    }
 }
 
 /// What a request for an environment finds.
@@ -67,14 +110,28 @@ impl PackageEnvironments {
     /// Reads what earlier nodes built. Blocks: it reads files.
     pub fn load(config: Arc<Config>, trust: Arc<Trust>) -> Self {
         let mut known = HashMap::new();
-        for (name, mut record) in store::load(&config) {
+        let stored = store::load(&config);
+        for (name, mut record) in stored.records {
             if record.state == PackageEnvironmentState::Building {
                 record.state = PackageEnvironmentState::Failed;
                 record.error = Some(CUT_OFF.to_owned());
             }
-            known.insert(name, Known { record, starting: 0 });
+            known.insert(name, Known::new(record));
         }
-        Self { config, trust, known: Mutex::new(known), changes: watch::Sender::new(0) }
+        Self {
+            config,
+            trust,
+            known: Mutex::new(known),
+            disk: Mutex::default(),
+            leftovers: Mutex::new(stored.removed),
+            changes: watch::Sender::new(0),
+        }
+    }
+
+    /// Removes the files of directories that an earlier node has left. Blocks: this may take long.
+    pub fn sweep(&self) {
+        let leftovers = std::mem::take(&mut *held(&self.leftovers));
+        leftovers.iter().for_each(|moved| store::remove_moved(&self.config, moved));
     }
 
     pub fn list(&self) -> Vec<PackageEnvironment> {
@@ -92,30 +149,88 @@ impl PackageEnvironments {
         Ok(PackageEnvironment { lock: record.lock.clone(), ..self.show(name, record) })
     }
 
-    /// Removes an environment that no session uses. Blocks: it removes files.
+    /// Removes an environment that no session uses. Blocks: it removes files. `in_use` is asked under the lock: a session
+    /// that starts is counted here until it is among the live ones. Nothing is removed if it is `None`.
     pub fn remove(
         &self,
         name: &str,
-        in_use: &HashSet<String>,
+        in_use: &dyn Fn() -> Option<HashSet<String>>,
     ) -> Result<PackageEnvironment, Failure> {
-        let removed = {
+        let (removed, moved) = {
+            let _disk = held(&self.disk);
             let mut known = self.known();
             let one = known.get(name).ok_or_else(|| unknown(name))?;
-            if is_busy(name, one, in_use) {
+            if is_busy(name, one, in_use().as_ref()) {
                 let message =
                     format!("the environment {name:?} is being built, or a session uses it");
                 return Err(Failure::new(ErrorCode::SessionBusy, message));
             }
             let removed = self.show(name, &one.record);
-            known.remove(name);
-            // Removed under the lock, so that no build of the same name begins meanwhile.
-            store::remove(&self.config, name);
-            removed
+            (removed, self.forget(&mut known, name)?)
         };
+        moved.iter().for_each(|moved| store::remove_moved(&self.config, moved));
         Ok(removed)
     }
 
-    /// The virtual environment for a session that names one, held until the session is made.
+    /// Notes that live sessions use these environments now. Blocks: it may write to the disk.
+    pub fn note_uses(&self, in_use: &HashSet<String>, now_ms: u64) {
+        let mut known = self.known();
+        let mut unrecorded = Vec::new();
+        for name in in_use {
+            if known.get_mut(name).is_some_and(|one| one.note_use(now_ms)) {
+                unrecorded.push(name);
+            }
+        }
+        drop(known);
+        unrecorded.into_iter().for_each(|name| self.record_use(name));
+    }
+
+    /// Names of the unnamed environments that no session uses, and that were unused for this time.
+    pub fn unused(
+        &self,
+        in_use: &dyn Fn() -> Option<HashSet<String>>,
+        unused: UnusedFor,
+    ) -> Vec<String> {
+        let known = self.known();
+        let in_use = in_use();
+        let is_unused = |(name, one): &(&String, &Known)| {
+            is_unneeded(name, one, in_use.as_ref()) && unused.holds_for(&one.record)
+        };
+        let mut names: Vec<_> =
+            known.iter().filter(is_unused).map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names
+    }
+
+    /// Moves an environment without a name away, unless a session uses it meanwhile. Returns the path of its files.
+    pub fn move_unused_away(
+        &self,
+        name: &str,
+        in_use: &dyn Fn() -> Option<HashSet<String>>,
+    ) -> Result<Option<PathBuf>, Failure> {
+        let _disk = held(&self.disk);
+        let mut known = self.known();
+        let is_unused =
+            known.get(name).is_some_and(|one| is_unneeded(name, one, in_use().as_ref()));
+        if is_unused { self.forget(&mut known, name) } else { Ok(None) }
+    }
+
+    /// Renames the directory of an environment and removes its record from memory. The caller holds the lock `disk`. It
+    /// removes the renamed directory after it has released both locks.
+    fn forget(
+        &self,
+        known: &mut HashMap<String, Known>,
+        name: &str,
+    ) -> Result<Option<PathBuf>, Failure> {
+        let moved = store::move_away(&self.config, name).map_err(|error| {
+            Failure::while_making(format_args!("cannot remove the environment {name:?}"), &error)
+        })?;
+        known.remove(name);
+        Ok(moved)
+    }
+
+    /// The virtual environment for a session that names one, held until the session is made. Blocks: it may write to the
+    /// disk.
     pub fn for_session(
         self: &Arc<Self>,
         wanted: &CreateSession,
@@ -140,25 +255,63 @@ impl PackageEnvironments {
             return Err(Failure::new(ErrorCode::WorkerFailed, message));
         }
         one.starting += 1;
-        let now = now_ms();
-        if now.saturating_sub(one.record.used_at_ms) > USE_RECORDED_MS {
-            one.record.used_at_ms = now;
-            if let Err(error) = store::write(&self.config, name, &one.record) {
-                tracing::warn!(name, %error, "cannot record the use of a package environment");
-            }
+        let is_to_be_recorded = one.note_use(now_ms());
+        drop(known);
+        if is_to_be_recorded {
+            self.record_use(name);
         }
         let venv = store::venv_dir(&self.config, name);
         Ok(Some(UsedEnvironment { environments: self.clone(), name: name.clone(), venv }))
     }
 
-    /// Registers a request: finds the environment, or begins its build.
+    /// Lets the code of a session install packages, if the request wants that. Blocks.
+    pub fn allow_in(&self, wanted: &mut CreateSession, policy: &mut Policy) -> Result<(), Failure> {
+        session::allow(&self.trust, wanted, policy)
+    }
+
+    /// Registers a request: finds the environment, or begins its build. Blocks: it writes to the disk.
     fn begin(
         &self,
         name: &str,
         wanted: &Record,
-        in_use: &HashSet<String>,
+        in_use: &dyn Fn() -> Option<HashSet<String>>,
     ) -> Result<Found, Failure> {
+        let (found, moved) = self.register(name, wanted, in_use)?;
+        moved.iter().for_each(|moved| store::remove_moved(&self.config, moved));
+        let Found::Begun { old } = found else { return Ok(found) };
+        if let Err(error) = self.save(name) {
+            self.take_back(name, old);
+            let what = format_args!("the environment {name:?}");
+            return Err(Failure::while_making(what, &error));
+        }
+        Ok(Found::Begun { old })
+    }
+
+    /// Undoes [`Self::register`], because its record could not be written.
+    fn take_back(&self, name: &str, old: Option<Record>) {
         let mut known = self.known();
+        match old {
+            Some(record) => {
+                known.insert(name.to_owned(), Known::new(record));
+            }
+            None => {
+                known.remove(name);
+            }
+        }
+        drop(known);
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Finds the environment, or notes that it is being built. Also returns a directory that was moved away for it.
+    fn register(
+        &self,
+        name: &str,
+        wanted: &Record,
+        in_use: &dyn Fn() -> Option<HashSet<String>>,
+    ) -> Result<(Found, Option<PathBuf>), Failure> {
+        let _disk = held(&self.disk);
+        let mut known = self.known();
+        let in_use = in_use();
         if let Some(one) = known.get(name) {
             if !one.record.is_same_request(wanted)
                 && one.record.state != PackageEnvironmentState::Failed
@@ -170,9 +323,9 @@ impl PackageEnvironments {
                 return Err(Failure::new(ErrorCode::BadRequest, message));
             }
             if one.record.state != PackageEnvironmentState::Failed {
-                return Ok(Found::There);
+                return Ok((Found::There, None));
             }
-            if is_busy(name, one, in_use) {
+            if is_busy(name, one, in_use.as_ref()) {
                 let message = format!("a session still uses the environment {name:?}");
                 return Err(Failure::new(ErrorCode::SessionBusy, message));
             }
@@ -182,26 +335,22 @@ impl PackageEnvironments {
             let message = format!("{BUILDS_MAX} package environments are being built already");
             return Err(Failure::new(ErrorCode::Overloaded, message));
         }
+        let mut moved = None;
         if !known.contains_key(name) && known.len() >= PACKAGE_ENVIRONMENTS_MAX {
-            self.make_room(&mut known, in_use)?;
+            moved = self.make_room(&mut known, in_use.as_ref())?;
         }
-        store::write(&self.config, name, wanted).map_err(|error| {
-            Failure::while_making(format_args!("the environment {name:?}"), &error)
-        })?;
-        let begun = Known { record: wanted.clone(), starting: 0 };
+        let begun = Known::new(wanted.clone());
         let old = known.insert(name.to_owned(), begun).map(|one| one.record);
-        Ok(Found::Begun { old })
+        Ok((Found::Begun { old }, moved))
     }
 
-    /// Removes the unnamed environment that was not used for the longest time.
+    /// Moves the unnamed environment away that was not used for the longest time.
     fn make_room(
         &self,
         known: &mut HashMap<String, Known>,
-        in_use: &HashSet<String>,
-    ) -> Result<(), Failure> {
-        let unneeded = |(name, one): &(&String, &Known)| {
-            name.starts_with(UNNAMED_PREFIX) && !is_busy(name, one, in_use)
-        };
+        in_use: Option<&HashSet<String>>,
+    ) -> Result<Option<PathBuf>, Failure> {
+        let unneeded = |(name, one): &(&String, &Known)| is_unneeded(name, one, in_use);
         let oldest = known.iter().filter(unneeded).min_by_key(|(_, one)| one.record.used_at_ms);
         let Some(name) = oldest.map(|(name, _)| name.clone()) else {
             let message = format!(
@@ -209,21 +358,33 @@ impl PackageEnvironments {
             );
             return Err(Failure::new(ErrorCode::Overloaded, message));
         };
-        known.remove(&name);
-        store::remove(&self.config, &name);
-        Ok(())
+        self.forget(known, &name)
     }
 
-    /// Changes a record, in memory and on the disk.
+    /// Writes the current record of an environment to the disk, if there is one. Blocks.
+    fn save(&self, name: &str) -> std::io::Result<()> {
+        let _disk = held(&self.disk);
+        let record = self.known().get(name).map(|one| one.record.clone());
+        record.map_or(Ok(()), |record| store::write(&self.config, name, &record))
+    }
+
+    /// Changes a record, in memory and on the disk. Blocks.
     fn update(&self, name: &str, change: impl FnOnce(&mut Record)) {
         let mut known = self.known();
         let Some(one) = known.get_mut(name) else { return };
         change(&mut one.record);
-        if let Err(error) = store::write(&self.config, name, &one.record) {
+        drop(known);
+        if let Err(error) = self.save(name) {
             tracing::warn!(name, %error, "cannot write the record of a package environment");
         }
-        drop(known);
         self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Writes the last use of an environment to the disk. Blocks.
+    fn record_use(&self, name: &str) {
+        if let Err(error) = self.save(name) {
+            tracing::warn!(name, %error, "cannot record the use of a package environment");
+        }
     }
 
     fn show(&self, name: &str, record: &Record) -> PackageEnvironment {
@@ -242,8 +403,12 @@ impl PackageEnvironments {
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<String, Known>> {
-        self.known.lock().expect("no holder of this lock can panic")
+        held(&self.known)
     }
+}
+
+fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().expect("no holder of this lock can panic")
 }
 
 /// An environment that a session is being made with. It is not removed meanwhile.
@@ -269,27 +434,12 @@ pub(crate) async fn ensure(
 ) -> Result<PackageEnvironment, Failure> {
     request.check().map_err(|error| Failure::new(ErrorCode::BadRequest, error.to_string()))?;
     let environments = context.host.packages.clone();
-    let (name, begun, wanted) = {
-        let (context, request) = (context.clone(), request.clone());
-        // Looks for the interpreter and writes to the disk.
-        tokio::task::spawn_blocking(move || {
-            let python = interpreter(&context, request.python.as_deref())?;
-            let wanted = Record::new(&request, python, now_ms());
-            let name = request.name.clone().unwrap_or_else(|| unnamed(&wanted));
-            let begun = context.host.packages.begin(&name, &wanted, &in_use(&context))?;
-            Ok::<_, Failure>((name, begun, wanted))
-        })
-        .await
-        .map_err(|error| Failure::internal(&error.to_string()))??
-    };
+    let wait = Duration::from_millis(request.wait_ms.min(WAIT_MS_MAX));
     // Before the build begins, so that no change is missed.
     let mut changes = environments.changes.subscribe();
-    if let Found::Begun { old } = begun {
-        let context = context.clone();
-        let build = build::Build { name: name.clone(), record: wanted, old };
-        // The client may disconnect meanwhile.
-        tokio::spawn(async move { build.run(&context).await });
-    }
+    // The client may disconnect meanwhile. A task of its own starts the build in any case.
+    let begun = tokio::spawn(find_or_build(context.clone(), request));
+    let name = begun.await.map_err(|error| Failure::internal(&error.to_string()))??;
     let mut until = async |is_reached: fn(&PackageEnvironment) -> bool| {
         while environments.look(&name).is_ok_and(|one| !is_reached(&one)) {
             if changes.changed().await.is_err() {
@@ -298,31 +448,59 @@ pub(crate) async fn ensure(
         }
     };
     // A client that does not wait follows the session of the build, so the reply names it.
-    until(|one| one.state != PackageEnvironmentState::Building || one.build.is_some()).await;
-    let wait = Duration::from_millis(request.wait_ms.min(WAIT_MS_MAX));
+    let is_named: fn(&PackageEnvironment) -> bool =
+        |one| one.state != PackageEnvironmentState::Building || one.build.is_some();
+    let _ = tokio::time::timeout(BUILD_NAMED_WAIT, until(is_named)).await;
     let is_built = |one: &PackageEnvironment| one.state != PackageEnvironmentState::Building;
     let _ = tokio::time::timeout(wait, until(is_built)).await;
     environments.look(&name)
 }
 
-/// The names of the environments of live sessions.
-pub(crate) fn in_use(context: &Context) -> HashSet<String> {
-    let handles = context.sessions.handles();
-    handles.iter().filter_map(|handle| handle.info().environment).collect()
+/// Finds the environment of a request, or spawns its build. Returns the name.
+async fn find_or_build(
+    context: Arc<Context>,
+    request: CreatePackageEnvironment,
+) -> Result<String, Failure> {
+    let (name, begun, wanted) = {
+        let context = context.clone();
+        // Looks for the interpreter and writes to the disk.
+        tokio::task::spawn_blocking(move || {
+            let python = interpreter(&context, request.python.as_deref())?;
+            let wanted = Record::new(&request, python, now_ms());
+            let name = request.name.clone().unwrap_or_else(|| unnamed(&wanted));
+            let begun = context.host.packages.begin(&name, &wanted, &|| in_use(&context))?;
+            Ok::<_, Failure>((name, begun, wanted))
+        })
+        .await
+        .map_err(|error| Failure::internal(&error.to_string()))??
+    };
+    if let Found::Begun { old } = begun {
+        let build = build::Build { name: name.clone(), record: wanted, old };
+        tokio::spawn(async move { build.run(&context).await });
+    }
+    Ok(name)
 }
 
-fn is_busy(name: &str, one: &Known, in_use: &HashSet<String>) -> bool {
+/// The names of the environments of live sessions. `None` if this node does not have all live sessions.
+pub(crate) fn in_use(context: &Context) -> Option<HashSet<String>> {
+    context.environments_in_use()
+}
+
+/// Whether an environment must stay. Without a list of those in use, each one must.
+fn is_busy(name: &str, one: &Known, in_use: Option<&HashSet<String>>) -> bool {
     let is_building = one.record.state == PackageEnvironmentState::Building;
-    is_building || one.starting > 0 || in_use.contains(name)
+    is_building || one.starting > 0 || in_use.is_none_or(|in_use| in_use.contains(name))
 }
 
-/// The interpreter that a request names: by its version, or as a session does.
+/// Whether an environment has no name that a client would miss, and no session uses it.
+fn is_unneeded(name: &str, one: &Known, in_use: Option<&HashSet<String>>) -> bool {
+    name.starts_with(UNNAMED_PREFIX) && !is_busy(name, one, in_use)
+}
+
+/// The interpreter that a request names, as a session does.
 fn interpreter(context: &Context, named: Option<&str>) -> Result<PathBuf, Failure> {
-    let named = named.unwrap_or("python3");
-    let is_version = named.starts_with(|first: char| first.is_ascii_digit());
-    let named = if is_version { format!("python{named}") } else { named.to_owned() };
     let launcher = context.host.workers.launcher(kinds::python::KIND.name)?;
-    launcher.named_interpreter(&named)
+    launcher.named_interpreter(named.unwrap_or("python3"))
 }
 
 /// The name of an environment whose request has none.

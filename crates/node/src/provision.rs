@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 use windlass_protocol::api::CreateSession;
 use windlass_protocol::environments::EnvironmentList;
+use windlass_protocol::fleet_view::ReadyWorkers;
 use windlass_protocol::policy::{Network, Policy};
 use windlass_protocol::{Epoch, SessionId};
 
@@ -43,6 +44,7 @@ use crate::keepers::Keepers;
 use crate::placeholders::Placeholders;
 use crate::secrets::Secrets;
 use crate::trust::Trust;
+use crate::user_ids::UserIds;
 use crate::workers::{Recipe, Workers};
 
 pub(crate) use self::lease::{KeeperEndpoint, Lease, SessionResources, WorkerParts, WorkerStart};
@@ -56,6 +58,7 @@ pub(crate) struct Provision {
     trust: Arc<Trust>,
     workers: Arc<Workers>,
     placeholders: Arc<Placeholders>,
+    user_ids: Arc<UserIds>,
     makers: Makers,
     planner: Planner,
     environments: Environments,
@@ -69,6 +72,7 @@ pub(crate) struct ProvisionParts {
     pub trust: Arc<Trust>,
     pub workers: Arc<Workers>,
     pub placeholders: Arc<Placeholders>,
+    pub user_ids: Arc<UserIds>,
     pub keepers: Arc<Keepers>,
     pub cgroups: Arc<SessionCgroups>,
     pub secrets: Arc<Secrets>,
@@ -89,11 +93,21 @@ pub(crate) struct SessionSpec<'a> {
 impl Provision {
     pub fn new(parts: ProvisionParts) -> Self {
         let ProvisionParts { config, epoch, trust, workers, placeholders, keepers, .. } = parts;
-        let cgroups = parts.cgroups;
+        let (cgroups, user_ids) = (parts.cgroups, parts.user_ids);
         let planner = Planner::new(config.clone(), cgroups.support().clone(), parts.secrets);
         let environments = Environments::new(&config, trust.clone());
         let makers = Makers { keepers, cgroups };
-        Self { config, epoch, trust, workers, placeholders, makers, planner, environments }
+        Self {
+            config,
+            epoch,
+            trust,
+            workers,
+            placeholders,
+            user_ids,
+            makers,
+            planner,
+            environments,
+        }
     }
 
     /// Gets a worker for a session, with all its resources. Blocks: it writes to the disk and starts
@@ -113,7 +127,7 @@ impl Provision {
 
     /// Resolves the workspace that a client named.
     pub fn client_workspace(&self, named: &str) -> Result<PathBuf, Failure> {
-        session_dir::client_workspace(named, &self.trust)
+        session_dir::client_workspace(&self.config, named, &self.trust)
     }
 
     /// Removes the resources of a session that is not made, and ends its keeper. May block for a moment
@@ -125,6 +139,7 @@ impl Provision {
         self.makers.cgroups.remove(&resources.cgroups);
         resources.dir.remove(&self.config);
         self.placeholders.release(&resources.session);
+        self.user_ids.release(&resources.session);
     }
 
     /// A connection to the zygote of this interpreter, for another worker of a session whose first worker was
@@ -136,6 +151,11 @@ impl Provision {
     /// The state of all environments.
     pub fn environments(&self) -> EnvironmentList {
         self.environments.list()
+    }
+
+    /// The environments with pooled workers that are ready.
+    pub fn ready_workers(&self) -> Vec<ReadyWorkers> {
+        self.environments.ready_workers()
     }
 
     /// Waits until no zygote and no pooled worker is being started.
@@ -165,10 +185,13 @@ impl Provision {
         if let Some(home) = &dir.agent_home {
             recipe.env.insert("HOME".to_owned(), home.display().to_string());
         }
-        let planned = self.planner.plan(id, policy, dir, &mut recipe, &self.placeholders)?;
-        launch_size::check(&recipe.env, &planned.text)?;
+        let own_uid = self.user_ids.acquire(id)?;
+        let planned =
+            self.planner.plan((*id, own_uid), policy, dir, &mut recipe, &self.placeholders)?;
         self.remember_writable(id, &planned)?;
         let zygote = self.zygote_for(policy, &dir.workspace, &recipe);
+        planner::name_caches(policy, planned.plan.isolation, &mut recipe.env);
+        launch_size::check(&recipe.env, &planned.text)?;
         let keeper = self.start_keeper(spec, resources, &planned, zygote.as_deref())?;
         let egress =
             matches!(policy.network, Network::Hosts(_)).then(|| self.config.egress_socket());
@@ -243,8 +266,10 @@ impl Provision {
         planned: &SessionPlan,
         zygote: &Zygote,
     ) -> Option<ClaimedWorker> {
-        let own = [&*resources.dir.workspace, &*resources.dir.family_dir];
-        let session = PlannedSession { plan: &planned.plan, around: &planned.around, own };
+        let dir = &resources.dir;
+        let mut own = vec![&*dir.workspace, &*dir.family_dir];
+        own.extend(dir.tmp.as_deref());
+        let session = PlannedSession { plan: &planned.plan, around: &planned.around, own: &own };
         let worker = self.environments.claim(zygote.number(), &session)?;
         match worker.become_session(&self.makers, spec.id, &spec.policy.limits) {
             Ok(claimed) => Some(claimed),

@@ -10,16 +10,20 @@ use futures_util::future::join_all;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
+use windlass_audit::{AuditDetails, AuditLog};
 use windlass_client::TokenError;
+use windlass_fleet::credentials::{CredentialsError, NodeTls};
 use windlass_journal::{Journal, JournalOptions, OpenError};
 use windlass_procs::sched_slice::{SchedSlice, SliceTarget, set_slice};
 use windlass_protocol::SessionId;
 use windlass_protocol::api::StopSessions;
+use windlass_telemetry::{Telemetry, TelemetrySetting};
 
 use crate::config::{Config, Reach};
 use crate::context::{Context, NodeParts};
 use crate::doors::Doors;
-use crate::http::{self, Listener, TcpGate};
+use crate::fleet::{self, FleetNode, StandingFileError};
+use crate::http::{self, DoorCertificate, DoorCertificateError, DoorScheme, Listener, TcpGate};
 use crate::instance::{ClaimError, RuntimeDirClaim};
 use crate::secrets::Secrets;
 use crate::session::take_over::take_over;
@@ -38,6 +42,9 @@ const STOP_SESSIONS: Duration = Duration::from_secs(15);
 /// Maximum time to wait for tool hosts to close their connections when the node stops.
 const DETACH_HOSTS: Duration = Duration::from_millis(500);
 
+/// Maximum time to wait for the last records of the audit log when the node stops.
+const FINISH_AUDIT: Duration = Duration::from_secs(2);
+
 /// Interval of the housekeeping: metrics upkeep and removal of old sessions.
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
 
@@ -50,10 +57,21 @@ pub enum RunError {
     Journal(#[from] OpenError),
     #[error("{0} can be reached from other machines; pass --listen-anywhere to allow that")]
     NotThisMachine(SocketAddr),
+    #[error("the TCP door cannot be encrypted: {0}")]
+    Certificate(#[from] DoorCertificateError),
+    #[error("the credentials of this node in its fleet cannot be used: {0}")]
+    Fleet(#[from] CredentialsError),
+    #[error(transparent)]
+    FleetStanding(#[from] StandingFileError),
     #[error("cannot listen at {address}: {cause}")]
     Listen { address: SocketAddr, cause: io::Error },
     #[error(transparent)]
     Token(#[from] TokenError),
+    #[error(
+        "`session_uids` is set, and only a node that root runs can give its sessions user ids of their own; run the \
+         node as root, or remove the setting"
+    )]
+    UserIdsNeedRoot,
     #[error("cannot {act}: {cause}")]
     Io { act: &'static str, cause: io::Error },
 }
@@ -61,6 +79,9 @@ pub enum RunError {
 /// Runs a node until it is told to stop. `doors` are served in addition to the node's own door. `ready`
 /// is called when clients can connect.
 pub async fn run(mut config: Config, doors: Doors, ready: impl FnOnce()) -> Result<(), RunError> {
+    if config.session_uids.is_some() && !rustix::process::geteuid().is_root() {
+        return Err(RunError::UserIdsNeedRoot);
+    }
     windlass_procs::memory::share_heaps();
     forbid_core_files();
     let failed = |act| move |cause| RunError::Io { act, cause };
@@ -73,10 +94,13 @@ pub async fn run(mut config: Config, doors: Doors, ready: impl FnOnce()) -> Resu
     let egress_listener = UnixListener::from_std(egress_listener).map_err(failed("listen"))?;
     let mut listeners = vec![Listener::Socket(socket)];
     let tcp = open_tcp_door(&config, &mut listeners).await?;
+    let tls = open_peer_door(&config, &mut listeners).await?;
     let journal = Journal::open(&config.state_dir, JournalOptions::default())?;
     // Recorded paths contain no symlinks. So a symlink that appears on one later was planted.
     config.state_dir =
         config.state_dir.canonicalize().map_err(failed("resolve the state directory"))?;
+    // Not before the journal is open: the log must have one writer.
+    let audit = AuditLog::start(config.audit_dir(), config.audit);
     session_dirs::sweep_staging(&config);
     let epoch = journal.next_epoch().map_err(failed("take an epoch"))?;
     let earlier = || writable_roots::of_journal(&journal);
@@ -84,37 +108,113 @@ pub async fn run(mut config: Config, doors: Doors, ready: impl FnOnce()) -> Resu
     let workers =
         Workers::prepare(&config, trust.clone()).map_err(failed("lay out the workers"))?;
     let secrets = Secrets::open(&config.state_dir).map_err(failed("read the secrets"))?;
-    let parts = NodeParts { workers, trust, secrets, agent_door: doors.agents };
+    let secrets = secrets.recorded_in(audit.clone());
+    let fleet = FleetNode::open(&config, tls)?.map(Arc::new);
+    let telemetry = start_telemetry(&config, fleet.as_deref());
+    let (agent_door, in_fleet) = (doors.agents, fleet.clone());
+    let parts =
+        NodeParts { workers, trust, secrets, agent_door, fleet: in_fleet, audit, telemetry };
     let context = Arc::new(Context::new(config, tcp, journal, epoch, parts));
     let reaped = context.clone();
     tokio::spawn(context.host.keepers.clone().reap(move || retry_cgroups(&reaped)));
-    take_over_all(&context).await;
+    adopt(&context).await?;
+    tokio::spawn(provision::tend(context.host.provision.clone()));
+    let sessions = context.clone();
+    let find = Arc::new(move |id: &SessionId| sessions.sessions.find(id)?.egress);
+    tokio::spawn(windlass_egress::serve(egress_listener, descriptors, find));
+    http::serve(listeners, descriptors, doors.router, &context);
+    if let Some(fleet) = fleet {
+        tokio::spawn(fleet::keep::keep(context.clone(), fleet));
+    }
+    note_start(&context);
+    ready();
+    tracing::info!(%epoch, sessions = context.sessions.count(), "the node serves");
+    let sessions = until_stopped(&context).await.map_err(failed("listen to signals"))?;
+    shut_down(&context, claim, sessions).await;
+    Ok(())
+}
+
+/// Takes over what an earlier node left: sessions, and what was made for them.
+async fn adopt(context: &Arc<Context>) -> Result<(), RunError> {
+    take_over_all(context).await;
     context.host.agents.open(&context.sessions);
-    children::end_orphans(&context);
+    children::end_orphans(context);
     context
         .host
         .cgroups
         .sweep(|id| SessionId::parse(id).is_ok_and(|id| context.sessions.knows(&id)));
     tokio::spawn(context.host.cgroups.clone().tend());
     context.host.placeholders.take_over(|id| context.sessions.knows(id));
+    let packages = context.host.packages.clone();
+    drop(tokio::task::spawn_blocking(move || packages.sweep()));
     let live = context.sessions.handles();
-    context.host.secrets.live_rules.sweep(|first| live.iter().any(|one| one.family == *first));
-    tokio::spawn(provision::tend(context.host.provision.clone()));
-    let sessions = context.clone();
-    let find = Arc::new(move |id: &SessionId| sessions.sessions.find(id)?.egress);
-    tokio::spawn(windlass_egress::serve(egress_listener, descriptors, find));
-    http::serve(listeners, descriptors, doors.router, &context);
-    ready();
-    tracing::info!(%epoch, sessions = context.sessions.count(), "the node serves");
-    let sessions = until_stopped(&context).await.map_err(failed("listen to signals"))?;
+    let lives = |first: &SessionId| live.iter().any(|one| one.family == *first);
+    let taken = context.host.user_ids.take_over(lives);
+    taken.map_err(|cause| RunError::Io { act: "read the user ids of sessions", cause })?;
+    context.host.secrets.live_rules.sweep(lives);
+    Ok(())
+}
+
+/// Lets the next node start, ends or leaves the sessions, and ends what the node has started for itself.
+async fn shut_down(context: &Arc<Context>, claim: RuntimeDirClaim, sessions: StopSessions) {
     tracing::info!(?sessions, "the node stops");
+    let what = AuditDetails::default().with("sessions", serde_json::json!(sessions));
+    context.serving.audit.decided("node.end", None, what);
+    // Before a client can start the next node, which listens at the console's port if a login needs it.
+    context.serving.console.stop_listening();
     claim.release();
     context.host.provision.clone().shut_down().await;
-    leave_sessions(&context, sessions).await;
-    remove_cgroups(&context).await;
+    leave_sessions(context, sessions).await;
+    remove_cgroups(context).await;
     // Tool hosts that do not close in time are cut off.
     let _ = tokio::time::timeout(DETACH_HOSTS, context.tools.detach_all()).await;
-    Ok(())
+    if let Some(telemetry) = &context.serving.telemetry {
+        telemetry.shut_down().await;
+    }
+    let audit = context.serving.audit.log.clone();
+    // The join fails only when the runtime stops.
+    let _ = tokio::task::spawn_blocking(move || audit.finish(FINISH_AUDIT)).await;
+}
+
+/// Records that this node serves from now on.
+fn note_start(context: &Context) {
+    let identity = &context.identity;
+    let sessions = u64::try_from(context.sessions.count()).unwrap_or(u64::MAX);
+    let mut what = AuditDetails::default()
+        .with("version", env!("CARGO_PKG_VERSION"))
+        .with("pid", u64::from(std::process::id()))
+        .with("epoch", identity.epoch.0)
+        .with("sessions", sessions);
+    if let Some(address) = identity.tcp {
+        what.add("listen", address.to_string());
+    }
+    if let Some(fleet) = &identity.fleet {
+        what.add("node", fleet.name().to_string());
+    }
+    context.serving.audit.decided("node.start", None, what);
+}
+
+/// Starts the telemetry, if it is configured. A node runs without it if it cannot start.
+fn start_telemetry(config: &Config, fleet: Option<&FleetNode>) -> Option<Arc<Telemetry>> {
+    let settings = match &config.telemetry {
+        TelemetrySetting::Off => return None,
+        TelemetrySetting::On(settings) => settings.clone(),
+        TelemetrySetting::Invalid(why) => {
+            tracing::warn!(why, "the settings of telemetry cannot be used; no spans are sent");
+            return None;
+        }
+    };
+    let endpoint = settings.endpoint.authority.clone();
+    match Telemetry::start(settings, fleet.map(|fleet| fleet.name().to_string())) {
+        Ok(telemetry) => {
+            tracing::info!(endpoint, "spans are sent");
+            Some(Arc::new(telemetry))
+        }
+        Err(error) => {
+            tracing::error!(%error, "telemetry cannot start; no spans are sent");
+            None
+        }
+    }
 }
 
 /// Opens the TCP door, if one is configured. Returns the address that it listens at.
@@ -122,17 +222,35 @@ async fn open_tcp_door(
     config: &Config,
     listeners: &mut Vec<Listener>,
 ) -> Result<Option<SocketAddr>, RunError> {
-    let Some(listen) = config.listen else { return Ok(None) };
+    let Some(listen) = &config.listen else { return Ok(None) };
     let address = listen.address;
     if listen.reach == Reach::ThisMachine && !address.ip().is_loopback() {
         return Err(RunError::NotThisMachine(address));
     }
+    let certificate = listen.tls.clone().map(DoorCertificate::load).transpose()?;
     let failed = |cause| RunError::Listen { address, cause };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    let gate = TcpGate::new(address, config.token_file(), config.named_tokens_file())?;
-    listeners.push(Listener::Tcp(listener, Box::new(gate)));
+    let scheme = if certificate.is_some() { DoorScheme::Https } else { DoorScheme::Http };
+    let (token, named) = (config.token_file(), config.named_tokens_file());
+    let gate = Box::new(TcpGate::new(address, scheme, token, named)?);
+    let certificate = certificate.map(Box::new);
+    listeners.push(Listener::Tcp { listener, gate, certificate });
     Ok(Some(address))
+}
+
+/// Opens the door for other nodes, if the node belongs to a fleet. Returns what identifies the node there.
+async fn open_peer_door(
+    config: &Config,
+    listeners: &mut Vec<Listener>,
+) -> Result<Option<NodeTls>, RunError> {
+    let Some(fleet) = &config.fleet else { return Ok(None) };
+    let address = fleet.listen;
+    let tls = NodeTls::load(&fleet.credentials)?;
+    let failed = |cause| RunError::Listen { address, cause };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    listeners.push(Listener::Peers(listener, tls.clone()));
+    Ok(Some(tls))
 }
 
 async fn take_over_all(context: &Arc<Context>) {

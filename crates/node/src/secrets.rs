@@ -11,11 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use windlass_audit::AuditLog;
 use windlass_egress::{Authority, AuthorityError, SecretSource, SecretValue, SessionSecrets};
 use windlass_protocol::api::{SecretInfo, SecretList};
 use windlass_protocol::policy::{Policy, SecretName, SecretRule, SecretRuleSet};
 use windlass_protocol::{ErrorCode, SessionId};
 
+use crate::audit::of_use_of_secret;
 use crate::failure::Failure;
 pub(crate) use live_rules::LiveRules;
 
@@ -56,6 +58,7 @@ pub(crate) struct Secrets {
     authority: Mutex<Option<Arc<Authority>>>,
     families: Mutex<HashMap<SessionId, Weak<SessionSecrets>>>,
     pub live_rules: LiveRules,
+    audit: AuditLog,
 }
 
 impl Secrets {
@@ -66,7 +69,13 @@ impl Secrets {
         let live_rules = LiveRules::new(dir.join("rules"));
         let trusted_dir = state_dir.join("trusted");
         let (authority, families) = (Mutex::default(), Mutex::default());
-        Ok(Self { store, dir, trusted_dir, authority, families, live_rules })
+        let audit = AuditLog::disabled();
+        Ok(Self { store, dir, trusted_dir, authority, families, live_rules, audit })
+    }
+
+    /// Records in this log where values go.
+    pub fn recorded_in(self, audit: AuditLog) -> Self {
+        Self { audit, ..self }
     }
 
     pub fn list(&self) -> SecretList {
@@ -126,7 +135,9 @@ impl Secrets {
         if let Err(error) = &authority {
             tracing::error!(%error, "cannot open the certificate authority; TLS with secrets is refused");
         }
-        let made = Arc::new(SessionSecrets::new(rules, self.store.clone(), authority.ok()));
+        let (store, family_id, audit) = (self.store.clone(), family.clone(), self.audit.clone());
+        let source = Arc::new(FamilySecrets { store, family: family_id, audit });
+        let made = Arc::new(SessionSecrets::new(rules, source, authority.ok()));
         families.insert(family.clone(), Arc::downgrade(&made));
         made
     }
@@ -202,6 +213,24 @@ struct StoredSecret {
 impl SecretSource for SecretStore {
     fn value(&self, name: &SecretName) -> Option<Arc<SecretValue>> {
         self.lock().get(name).map(|known| known.value.clone())
+    }
+}
+
+/// The values for a family of sessions, and the record of where they go.
+#[derive(Debug)]
+struct FamilySecrets {
+    store: Arc<SecretStore>,
+    family: SessionId,
+    audit: AuditLog,
+}
+
+impl SecretSource for FamilySecrets {
+    fn value(&self, name: &SecretName) -> Option<Arc<SecretValue>> {
+        self.store.value(name)
+    }
+
+    fn sent(&self, name: &SecretName, host: &str, port: u16) {
+        self.audit.record(of_use_of_secret(&self.family, name, host, port));
     }
 }
 

@@ -11,6 +11,7 @@ mod deadlines;
 mod effects;
 pub(crate) mod fork;
 pub(crate) mod idle;
+pub(crate) mod ids;
 mod journal_side;
 mod keeper_events;
 mod keeper_link;
@@ -21,32 +22,38 @@ mod limits;
 pub(crate) mod output_ends;
 mod preparing;
 mod public_view;
-mod receipts;
+pub(crate) mod receipts;
 mod refusals;
 mod requests;
 mod round;
 pub(crate) mod spec;
 pub(crate) mod start;
 pub(crate) mod take_over;
+mod trace;
 mod turn_queue;
 pub(crate) mod turns;
 pub(crate) mod writable_roots;
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot, watch};
 use windlass_journal::SessionReader;
+use windlass_protocol::api::Durability;
 use windlass_protocol::host::Within;
 use windlass_protocol::link::{ForkDone, ForkOrder};
 use windlass_protocol::turn::TurnContext;
 use windlass_protocol::{CallNo, ErrorCode, Seq, SessionId, TurnId, TurnNo, api};
 
+use crate::audit::AuditNote;
 use crate::failure::Failure;
+use crate::metrics::{EgressMetrics, kind_label};
+use crate::tenant_usage::MeasuredCgroups;
 use turns::Snapshot;
 use windlass_egress::{Decision, DecisionSink, Ledger};
+use windlass_telemetry::{FileTransfer, TraceParent};
 use windlass_tools::HostId;
 
 /// Maximum number of requests in an owner's inbox. A sender waits while the inbox is full.
@@ -54,16 +61,23 @@ const INBOX_MAX: usize = 256;
 
 /// Through this the egress proxy reports its decisions to a session's owner.
 #[derive(Debug)]
-struct OwnerInbox(mpsc::Sender<Request>);
+struct OwnerInbox {
+    inbox: mpsc::Sender<Request>,
+    decisions: EgressMetrics,
+}
 
 impl DecisionSink for OwnerInbox {
     fn report(&self, Decision { host, port, allowed, reason }: Decision) -> BoxFuture<'_, ()> {
         let request = Request::Egress { host, port, allowed, reason };
-        Box::pin(async move { drop(self.0.send(request).await) })
+        Box::pin(async move { drop(self.inbox.send(request).await) })
+    }
+
+    fn count(&self, allowed: bool) {
+        self.decisions.count(allowed);
     }
 
     fn gone(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.0.closed())
+        Box::pin(self.inbox.closed())
     }
 }
 
@@ -76,7 +90,7 @@ const LATE: Duration = Duration::from_millis(500);
 pub(crate) struct SessionHandle {
     pub id: SessionId,
     inbox: mpsc::Sender<Request>,
-    info: Arc<Mutex<api::Session>>,
+    info: Arc<public_view::PublicInfo>,
     /// The number of the last event that clients may see.
     pub seen: watch::Receiver<Seq>,
     pub reader: SessionReader,
@@ -88,8 +102,22 @@ pub(crate) struct SessionHandle {
     pub room: Option<std::path::PathBuf>,
     /// The session whose child this session is.
     pub parent: Option<SessionId>,
+    /// When acceptance and end of its turns are told.
+    pub durability: Durability,
     /// Clients that are connected without a request in the inbox.
     pub clients: idle::ClientPresence,
+    /// The cgroups of its processes.
+    pub cgroups: Arc<MeasuredCgroups>,
+}
+
+/// What the metrics count of a session at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SessionLoad {
+    /// The label of the kind of worker.
+    pub kind: &'static str,
+    pub state: api::SessionState,
+    pub waiting_turns: usize,
+    pub waiting_requests: usize,
 }
 
 /// What the node can ask of a live session.
@@ -130,6 +158,10 @@ pub(crate) enum Request {
         grace_ms: u64,
         reply: ReplySender<()>,
     },
+    /// End the session, because the node has lost its lease in the fleet.
+    Fence {
+        reply: ReplySender<()>,
+    },
     /// The egress proxy allowed or refused a connection.
     Egress {
         host: String,
@@ -155,6 +187,8 @@ pub(crate) enum Request {
         call: CallNo,
         body: Bytes,
     },
+    /// A client has transferred a file. Only on a node with telemetry.
+    Transferred(Box<FileTransfer>),
     /// The node stops and leaves the session to its keeper.
     Release {
         reply: oneshot::Sender<()>,
@@ -179,6 +213,8 @@ impl Request {
             | Self::ToolHostGone { .. }
             | Self::ClaimGranted { .. }
             | Self::DoorAnswer { .. }
+            | Self::Transferred(_)
+            | Self::Fence { .. }
             | Self::Release { .. } => false,
         }
     }
@@ -192,10 +228,14 @@ pub(crate) struct SubmitRequest {
     pub context: Option<Box<TurnContext>>,
     /// The host tool call during which the turn was submitted.
     pub within: Option<Within>,
+    /// The client's span. Only on a node with telemetry.
+    pub trace: Option<TraceParent>,
     pub until: Until,
     /// Set as soon as the turn has a number. A caller that stops waiting for the reply uses the number to ask
     /// again.
     pub number: Arc<OnceLock<TurnNo>>,
+    /// Recorded when the turn is accepted.
+    pub note: AuditNote,
     pub reply: ReplySender<Snapshot>,
 }
 
@@ -223,13 +263,32 @@ fn answer<T>(reply: ReplySender<T>, value: Result<T, Failure>) {
 
 impl SessionHandle {
     pub fn info(&self) -> api::Session {
-        self.info.lock().expect("no holder of this lock can panic").clone()
+        self.info.session().clone()
+    }
+
+    /// The session as a row of the overview, without its node and without figures of use.
+    pub fn row(&self) -> api::SessionRow {
+        self.info.row()
+    }
+
+    pub fn state(&self) -> api::SessionState {
+        self.info.session().state
+    }
+
+    /// What the metrics count of the session now.
+    pub fn load(&self) -> SessionLoad {
+        let info = self.info.session();
+        SessionLoad {
+            kind: kind_label(&info.kind),
+            state: info.state,
+            waiting_turns: info.waiting,
+            waiting_requests: self.inbox.max_capacity() - self.inbox.capacity(),
+        }
     }
 
     /// Whether the session has ended. It stays listed until its end is written.
     pub fn has_ended(&self) -> bool {
-        let info = self.info.lock().expect("no holder of this lock can panic");
-        info.state == api::SessionState::Ended
+        self.state() == api::SessionState::Ended
     }
 
     /// Sends a request and waits for its answer. Fails with `session_ended` if the session ends first.
@@ -246,11 +305,15 @@ impl SessionHandle {
         self.inbox.send(request).await.map_err(|_| self.gone())
     }
 
+    /// Sends a request that nothing depends on: it is dropped if the inbox is full.
+    pub fn try_send(&self, request: Request) {
+        drop(self.inbox.try_send(request));
+    }
+
     /// Why the owner does not answer: the session has ended, or this node stops and leaves the session to the
     /// next node.
     pub fn gone(&self) -> Failure {
-        let state = self.info.lock().expect("no holder of this lock can panic").state;
-        match state {
+        match self.state() {
             api::SessionState::Ended => {
                 Failure::new(ErrorCode::SessionEnded, format!("session {} has ended", self.id))
             }

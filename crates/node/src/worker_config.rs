@@ -97,7 +97,7 @@ pub const WORKER_KEYS: [WorkerKey; 10] = [
     worker_key(
         "ready_s",
         "all",
-        "how many seconds a worker may take to become ready: 1 to 600; default 30",
+        "how many seconds a worker may take to become ready: 1 to 600; default 120 for `pyodide`, else 30",
     ),
     worker_key(
         "interpreter",
@@ -109,7 +109,8 @@ pub const WORKER_KEYS: [WorkerKey; 10] = [
     worker_key("wheels", "`pyodide`", "a directory with wheels, which each session can import"),
 ];
 
-/// `config.toml`, as the user writes it. The command `windlass node` reads the table `[node]`.
+/// `config.toml`, as the user writes it. The command `windlass node` reads the tables `[node]`,
+/// `[fleet]`, `[tenants]` and `[telemetry]`.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ConfigText {
@@ -117,6 +118,12 @@ struct ConfigText {
     workers: BTreeMap<String, WorkerEntry>,
     #[serde(rename = "node")]
     _node: IgnoredAny,
+    #[serde(rename = "fleet")]
+    _fleet: IgnoredAny,
+    #[serde(rename = "tenants")]
+    _tenants: IgnoredAny,
+    #[serde(rename = "telemetry")]
+    _telemetry: IgnoredAny,
 }
 
 /// Why a configuration file is not used.
@@ -251,6 +258,10 @@ mod tests {
         let config = WorkersConfig::parse("[workers.node]\ninterpreter = \"/opt/node\"").unwrap();
         assert_eq!(config.entries["node"].interpreter.as_deref(), Some("/opt/node"));
         assert_eq!(WorkersConfig::parse("").unwrap(), WorkersConfig::default());
+        // The tables that `windlass node` reads do not make the file invalid.
+        let others = "[node]\nlisten = \"127.0.0.1:0\"\n[fleet]\n[tenants.acme]\nsessions = 2\n\
+            [telemetry]\nsample = 1";
+        assert_eq!(WorkersConfig::parse(others).unwrap(), WorkersConfig::default());
     }
 
     #[test]

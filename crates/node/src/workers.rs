@@ -59,6 +59,11 @@ pub(crate) trait Launcher: Debug + Send + Sync {
         None
     }
 
+    /// How long a worker may take to become ready, if the default is too short for this kind.
+    fn ready_timeout(&self) -> Option<Duration> {
+        None
+    }
+
     /// The directory of this release's worker program.
     fn program(&self) -> Option<&Path>;
 }
@@ -172,9 +177,11 @@ impl Workers {
         self.entries.get(base_name(wanted)).and_then(|entry| entry.policy.as_ref())
     }
 
-    /// How long a worker of this kind may take to become ready, if the user set a time.
+    /// How long a worker of this kind may take to become ready, if the user or the kind sets a time.
     pub fn ready_timeout(&self, kind: &str) -> Option<Duration> {
-        self.entries.get(without_variant(kind)).and_then(WorkerEntry::ready)
+        let base = without_variant(kind);
+        let of_user = self.entries.get(base).and_then(WorkerEntry::ready);
+        of_user.or_else(|| self.launchers.get(base)?.ready_timeout())
     }
 
     /// The launcher of a kind.

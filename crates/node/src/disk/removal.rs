@@ -12,6 +12,7 @@ use windlass_protocol::disk::{DiskKind, PRUNED_NAMED_MAX, Pruned, PrunedItem};
 
 use super::needed::{DiskSnapshot, names, ready_made, twin_dir_of_copy};
 use super::{DiskScope, ENTRIES_MAX};
+use crate::packages::{PackageEnvironments, UnusedFor};
 use crate::session_dirs;
 
 /// Maximum number of failures in one answer.
@@ -47,6 +48,8 @@ impl Families<'_> {
 enum ItemName<'a> {
     After(&'a SessionId),
     ByPath,
+    /// By the path that it had before it was moved away.
+    AtFirst(&'a Path),
 }
 
 /// A removal in progress: what was removed so far.
@@ -182,6 +185,30 @@ impl Removal {
         }
     }
 
+    /// Removes the package environments without a name that no live session uses and that were last used this long ago.
+    /// Removes none if this node does not have all live sessions.
+    pub fn packages(
+        &mut self,
+        scope: &DiskScope<'_>,
+        packages: &PackageEnvironments,
+        unused: UnusedFor,
+    ) {
+        let in_use = || scope.claims.environments_in_use();
+        for name in packages.unused(&in_use, unused) {
+            let path = scope.config.packages_dir().join(&name);
+            match self.mode {
+                PruneMode::DryRun => self.take(scope, DiskKind::Packages, &path, ItemName::ByPath),
+                PruneMode::Remove => match packages.move_unused_away(&name, &in_use) {
+                    Ok(None) => {}
+                    Ok(Some(moved)) => {
+                        self.take(scope, DiskKind::Packages, &moved, ItemName::AtFirst(&path));
+                    }
+                    Err(failure) => self.failed(failure.message),
+                },
+            }
+        }
+    }
+
     /// Removes directories of unknown sessions, and incomplete directories.
     pub fn leftovers(&mut self, scope: &DiskScope<'_>, snapshot: &DiskSnapshot) {
         let config = scope.config;
@@ -254,6 +281,7 @@ impl Removal {
         let name = match named {
             ItemName::After(id) => id.to_string(),
             ItemName::ByPath => below(scope, path),
+            ItemName::AtFirst(path) => below(scope, path),
         };
         let state = session_dirs::state(scope.config);
         let inside = session_dirs::inside(scope.config, path);
@@ -313,7 +341,11 @@ impl Removal {
     pub fn log(self) {
         if !self.removed.is_empty() {
             let count = self.removed.len() as u64 + self.more;
-            tracing::info!(count, bytes = self.bytes, "removed old sessions and leftovers");
+            tracing::info!(
+                count,
+                bytes = self.bytes,
+                "removed old sessions, package environments and leftovers"
+            );
         }
         for what in self.failed {
             tracing::warn!(what, "cannot remove a directory");

@@ -82,6 +82,8 @@ impl Survey<'_> {
         let name = path.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
         let kind = if path == config.programs_dir() {
             DiskKind::Environments
+        } else if path == config.packages_dir() {
+            DiskKind::Packages
         } else if path == config.staging_dir() {
             DiskKind::Leftovers
         } else if path == config.tmp_dir() {

@@ -7,11 +7,15 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use windlass_journal::{JournalOptions, NewEvent, NewSession, SessionLog};
+use windlass_protocol::ErrorCode;
 use windlass_protocol::disk::DiskKind;
 use windlass_protocol::event::{EndReason, EventKind};
 use windlass_protocol::family;
 
 use super::*;
+use crate::packages::PackageEnvironments;
+use crate::quotas::TenantQuota;
+use crate::trust::Trust;
 
 const DAY_MS: u64 = 86_400_000;
 
@@ -23,6 +27,8 @@ const NOW_MS: u64 = 1000 * DAY_MS;
 struct Living {
     sessions: RefCell<Vec<(SessionId, PathBuf)>>,
     claimed: RefCell<BTreeSet<SessionId>>,
+    /// The package environments that they use.
+    environments: RefCell<HashSet<String>>,
 }
 
 impl SessionClaims for Living {
@@ -36,6 +42,10 @@ impl SessionClaims for Living {
 
     fn has_family(&self, first: &SessionId) -> bool {
         self.knows(first)
+    }
+
+    fn environments(&self) -> HashSet<String> {
+        self.environments.borrow().clone()
     }
 
     fn knows(&self, id: &SessionId) -> bool {
@@ -166,6 +176,34 @@ impl Stage {
         assert_eq!(removal.answer().failed, Vec::<String>::new());
     }
 
+    /// Package environments that were last used long ago.
+    fn packages(&self, names: &[&str]) -> PackageEnvironments {
+        for name in names {
+            let directory = self.config.packages_dir().join(name);
+            std::fs::create_dir_all(&directory).unwrap();
+            let record = serde_json::json!({
+                "version": 1,
+                "state": "ready",
+                "packages": ["six"],
+                "allow_source_builds": false,
+                "python": "/usr/bin/python3",
+                "created_at_ms": 1,
+                "used_at_ms": 1,
+            });
+            std::fs::write(directory.join("environment.json"), record.to_string()).unwrap();
+        }
+        let trust = Trust::open(&self.config.state_dir, [], || Ok(Vec::new()));
+        PackageEnvironments::load(Arc::new(self.config.clone()), Arc::new(trust))
+    }
+
+    /// Removes the package environments that were not used for a week. Returns the names of the removed ones.
+    fn remove_packages(&self, packages: &PackageEnvironments) -> Vec<String> {
+        let mut removal = Removal::new(PruneMode::Remove, LOOK_TIME);
+        let at_least = Duration::from_millis(7 * DAY_MS);
+        removal.packages(&self.scope(), packages, UnusedFor { at_least, now_ms: NOW_MS });
+        removal.answer().removed.into_iter().map(|item| item.name).collect()
+    }
+
     fn round(&self, max_age_days: u64, max_total_bytes: u64, mode: PruneMode) -> Pruned {
         let max_age = Duration::from_millis(max_age_days * DAY_MS);
         let limits = RetentionOptions { max_age, max_total_bytes };
@@ -200,6 +238,22 @@ fn sessions_are_removed_by_age_and_by_the_size_of_their_workspaces() {
     assert_eq!(names(&pruned), [(workspaces, "large"), (journals, "large")]);
     assert!(pruned.bytes > 400_000 && !large.exists() && young.exists());
     assert_eq!(stage.journal.directories().unwrap(), BTreeSet::from([id("young")]));
+}
+
+#[test]
+fn large_sessions_of_a_tenant_evict_sessions_of_that_tenant() {
+    let mut stage = Stage::new();
+    stage.ended("old", 5, 100_000);
+    stage.ended("large@acme", 2, 400_000);
+    stage.ended("small@acme", 1, 100_000);
+    let (journals, workspaces) = (DiskKind::JournalsEnded, DiskKind::WorkspacesEnded);
+    let pruned = stage.round(7, 500_000, PruneMode::Remove);
+    assert_eq!(names(&pruned), [(workspaces, "large@acme"), (journals, "large@acme")]);
+    let quota = TenantQuota { disk_bytes: Some(50_000), ..TenantQuota::default() };
+    stage.config.tenants.tables.insert("acme".to_owned(), quota);
+    let pruned = stage.round(7, 500_000, PruneMode::Remove);
+    assert_eq!(names(&pruned), [(workspaces, "small@acme"), (journals, "small@acme")]);
+    assert_eq!(stage.journal.directories().unwrap(), BTreeSet::from([id("old")]));
 }
 
 #[test]
@@ -371,6 +425,35 @@ fn a_node_that_released_sessions_to_another_removes_nothing() {
     stage.living.claimed.borrow_mut().insert(id("another-node"));
     assert_eq!(names(&stage.round(0, 0, PruneMode::Remove)), []);
     assert!(workspace.exists() && copy.exists() && stage.config.tmp_of(&id("demo")).exists());
+}
+
+#[test]
+fn a_node_that_released_sessions_to_another_removes_no_package_environments() {
+    let stage = Stage::new();
+    let packages = stage.packages(&["with-old", "with-used", "named"]);
+    stage.living.environments.borrow_mut().insert("with-used".to_owned());
+    stage.living.claimed.borrow_mut().insert(id("another-node"));
+    assert_eq!(stage.remove_packages(&packages), Vec::<String>::new());
+    let removed = packages.remove("named", &|| stage.living.environments_in_use());
+    assert_eq!(removed.unwrap_err().code, ErrorCode::SessionBusy);
+    assert!(stage.config.packages_dir().join("with-old/environment.json").exists());
+    stage.living.claimed.borrow_mut().clear();
+    assert_eq!(stage.remove_packages(&packages), ["packages/with-old"]);
+    assert!(!stage.config.packages_dir().join("with-old").exists());
+}
+
+#[test]
+fn a_package_environment_counts_as_used_until_its_last_session_ends() {
+    let stage = Stage::new();
+    let packages = stage.packages(&["with-old", "with-used"]);
+    let in_use = HashSet::from(["with-used".to_owned(), "with-unknown".to_owned()]);
+    packages.note_uses(&in_use, NOW_MS - DAY_MS);
+    // The session has ended since then.
+    assert_eq!(stage.remove_packages(&packages), ["packages/with-old"]);
+    // The next node knows it too.
+    let packages = stage.packages(&[]);
+    assert_eq!(packages.look("with-used").unwrap().used_at_ms, NOW_MS - DAY_MS);
+    assert_eq!(packages.look("with-unknown").unwrap_err().code, ErrorCode::NotFound);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use windlass_protocol::confinement::Isolation;
-use windlass_protocol::policy::{ENTRY_BYTES_MAX, WorkspaceAccess, expand_home};
+use windlass_protocol::policy::{ENTRY_BYTES_MAX, HOME_DIRECTORIES, WorkspaceAccess, expand_home};
 
 use super::{Confined, ConfinedSession};
 
@@ -57,6 +57,24 @@ impl ConfinedSession<'_> {
                 .iter()
                 .any(|root| path.strip_prefix(root).is_ok_and(|rest| rest.starts_with(name)))
         })
+    }
+
+    /// The directory of programs or startup files that holds a path, if it is in a home that the session writes. Such a
+    /// directory is protected there, whatever names the policy lists.
+    pub(super) fn protected_at_home(&self, path: &Path) -> Option<PathBuf> {
+        let home = self.home?;
+        let mut roots: Vec<PathBuf> =
+            self.expanded(&self.policy.writable).map(|(_, root)| root).collect();
+        if self.policy.workspace == WorkspaceAccess::Write {
+            roots.push(self.workspace.to_owned());
+        }
+        // A policy that makes `/` writable does not protect these directories.
+        let is_whole = roots.iter().any(|root| root.parent().is_none());
+        if is_whole || !roots.iter().any(|root| home.starts_with(root)) {
+            return None;
+        }
+        let mut directories = HOME_DIRECTORIES.iter().map(|name| home.join(name));
+        directories.find(|directory| path.starts_with(directory))
     }
 
     /// Whether the workspace holds a path and may only be read.

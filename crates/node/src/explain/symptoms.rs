@@ -74,6 +74,19 @@ const NO_INDEX: &str = "(from versions: none)";
 const LOCAL_INDEX: &str = "looking in links";
 const INDEX_HOST: &str = "pypi.org";
 
+/// What uv says when it may not use the network.
+const UV_OFFLINE: &str = "packages were unavailable because the network was disabled";
+
+/// What installers say of a Python that the system manages, and uv of a cache that it cannot write.
+const INSTALLER_ERRORS: [&str; 3] = [
+    "externally-managed-environment",
+    "is externally managed",
+    "/.cache/uv`: read-only file system",
+];
+
+/// The name of a project's virtual environment.
+const VENV: &str = ".venv";
+
 /// Text before a host in the messages of programs.
 const BEFORE_HOST: [&str; 12] = [
     "could not resolve host: ",
@@ -171,6 +184,7 @@ impl Confined<'_> {
         // Changes no byte offset.
         let lower = line.to_ascii_lowercase();
         let judged = [
+            self.judge_installer(&lower),
             self.judge_path(line, &lower),
             self.judge_network(line, &lower),
             self.judge_family(&lower),
@@ -205,7 +219,16 @@ impl Confined<'_> {
         let hidden = self.session.hidden_by(path).filter(|_| self.enforces(Control::Hidden));
         let protected =
             self.session.protected_by(path).filter(|_| self.enforces(Control::Protected));
+        let at_home = self.session.protected_at_home(path);
+        let at_home = at_home.filter(|_| hidden.is_none() && self.enforces(Control::Protected));
         match error {
+            // Protected by name too, but packages get into a session by another way.
+            PathRefusal::ReadOnly if self.read_only_venv(path).is_some() => {
+                Some(words::read_only_venv(path, self.read_only_venv(path)?))
+            }
+            PathRefusal::ReadOnly | PathRefusal::Busy if at_home.is_some() => {
+                Some(words::protected_at_home(path, &at_home?))
+            }
             PathRefusal::ReadOnly | PathRefusal::Busy if protected.is_some() => {
                 Some(words::protected(path, protected?))
             }
@@ -250,6 +273,24 @@ impl Confined<'_> {
         }
     }
 
+    /// The project's virtual environment that holds a path, where sessions see it through a read-only mount.
+    fn read_only_venv<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+        let venv = path.ancestors().find(|above| above.ends_with(VENV))?;
+        let of_project = self.session.workspace.starts_with(venv.parent()?)
+            || venv.starts_with(self.session.workspace);
+        let is_held = self.isolation() == Isolation::Full && self.enforces(Control::Write);
+        (of_project && is_held).then_some(venv)
+    }
+
+    /// An installer that fails before it needs the network, in a session that may not install packages anyway.
+    fn judge_installer(&self, lower: &str) -> Judgement {
+        let is_closed = self.policy().network != Network::Open && self.enforces(Control::Write);
+        match INSTALLER_ERRORS.iter().any(|error| lower.contains(error)) && is_closed {
+            true => judged(words::no_packages(Control::Write, "install a package")),
+            false => Judgement::Unrelated,
+        }
+    }
+
     fn unreadable(&self, path: &Path) -> Option<PolicyRefusal> {
         let refused = self.enforces(Control::Read) && !self.may_read(path);
         refused.then(|| words::unreadable(path))
@@ -273,7 +314,7 @@ impl Confined<'_> {
         if is_pip && self.tail.to_ascii_lowercase().contains(LOCAL_INDEX) {
             return Judgement::Ordinary;
         }
-        let host = match is_pip {
+        let host = match is_pip || lower.contains(UV_OFFLINE) {
             true => Some(INDEX_HOST.to_owned()),
             false => host_in(line).or_else(|| self.tail.lines().rev().find_map(host_in)),
         };
@@ -330,8 +371,9 @@ impl Confined<'_> {
     fn judge_limit(&self, lower: &str) -> Judgement {
         let of_line = |limit: &&LimitPhrase| has_any(lower, limit.phrases);
         let Some(LimitPhrase { control, .. }) = LIMIT_PHRASES.iter().find(of_line) else {
-            let is_fork =
-                lower.contains("fork") && lower.contains("resource temporarily unavailable");
+            // Python names the call in the line of code above the error: `_fork_exec` or `os.fork`.
+            let is_fork = lower.contains("resource temporarily unavailable")
+                && (lower.contains("fork") || self.near_lines().any(|line| line.contains("fork")));
             return match is_fork {
                 true => self.limit_of(Control::ProcessCount),
                 false => Judgement::Unrelated,
@@ -362,9 +404,13 @@ impl Confined<'_> {
             REFUSED_CALLS.into_iter().find(has)
         };
         // Python names the call in the line of code above the error.
-        let near = self.tail.lines().rev().take(NEAR_LINES).map(str::to_ascii_lowercase);
-        let call = call_in(lower).or_else(|| near.into_iter().find_map(|line| call_in(&line)));
+        let call = call_in(lower).or_else(|| self.near_lines().find_map(|line| call_in(&line)));
         call.map_or(Judgement::Ordinary, |call| judged(words::system_call(call)))
+    }
+
+    /// The last lines of the output, in lower case.
+    fn near_lines(&self) -> impl Iterator<Item = String> {
+        self.tail.lines().rev().take(NEAR_LINES).map(str::to_ascii_lowercase)
     }
 
     fn shows_writing(&self) -> bool {

@@ -73,7 +73,8 @@ fn check(found: Option<PolicyRefusal>, control: Control, option: &str) -> Policy
     assert_eq!(found.control, control, "{found:?}");
     assert_eq!(found.option.as_deref(), Some(option), "{found:?}");
     assert!(found.message.contains(&format!("`{option}`")), "{found:?}");
-    assert!(found.field.as_ref().is_some_and(|field| field.starts_with("policy.")), "{found:?}");
+    let is_field = |field: &String| field.starts_with("policy.") || field == "allow_packages";
+    assert!(found.field.as_ref().is_some_and(is_field), "{found:?}");
     found
 }
 
@@ -113,6 +114,13 @@ fn a_missing_network_is_named_with_the_host() {
         Control::Network,
         "--allow-host HOST",
     );
+    let fetch = "TypeError: fetch failed\n  [cause]: Error: getaddrinfo EAI_AGAIN api.test\n";
+    check(
+        usual().error("TypeError", "fetch failed", fetch),
+        Control::Network,
+        "--allow-host api.test",
+    );
+    assert_eq!(usual().error("TypeError", "x is not a function", fetch), None);
 }
 
 #[test]
@@ -120,8 +128,23 @@ fn pip_that_reaches_no_index_is_named_by_its_output() {
     let output = "ERROR: Could not find a version that satisfies the requirement six (from versions: none)\n\
                   ERROR: No matching distribution found for six\n";
     let message = "Command '['pip', 'install', 'six']' returned non-zero exit status 1.";
-    let index = "--allow-host pypi.org --allow-host files.pythonhosted.org";
-    check(usual().error("CalledProcessError", message, output), Control::Network, index);
+    let allow = "--allow-packages";
+    let found = usual().error("CalledProcessError", message, output);
+    let found = check(found, Control::Network, allow);
+    assert!(found.message.contains("`--with PACKAGES`"), "{found:?}");
+    let managed =
+        "error: externally-managed-environment\n\n× This environment is externally managed\n";
+    check(usual().error("CalledProcessError", message, managed), Control::Write, allow);
+    let cache = "error: Failed to initialize cache at `/people/u/.cache/uv`\n  \
+                 cause: failed to create directory `/people/u/.cache/uv`: Read-only file system (os error 30)\n";
+    check(usual().error("CalledProcessError", message, cache), Control::Write, allow);
+    let uv = "  hint: Packages were unavailable because the network was disabled. When the network is disabled\n";
+    check(usual().error("CalledProcessError", message, uv), Control::Network, allow);
+    let read_only = "ERROR: Could not install packages due to an OSError: [Errno 30] Read-only file system: \
+                     '/w/project/.venv/lib/python3.11/site-packages/six.py'\n";
+    let found = usual().error("CalledProcessError", message, read_only);
+    let found = check(found, Control::Write, allow);
+    assert!(found.message.starts_with("/w/project/.venv is read-only"), "{found:?}");
     let local = format!("Looking in links: /wheels\n{output}");
     assert_eq!(usual().error("CalledProcessError", message, &local), None);
     assert_eq!(under(r#"{"network": "open"}"#).shell(output), None);
@@ -291,6 +314,25 @@ fn hidden_protected_and_unlisted_paths_are_named() {
 }
 
 #[test]
+fn directories_of_programs_in_a_writable_home_are_named() {
+    let home = under(r#"{"writable": ["~"]}"#);
+    for (path, option) in [
+        ("/people/u/.local/bin/evil", "--writable /people/u/.local/bin"),
+        ("/people/u/.cargo/config.toml", "--writable /people/u/.cargo"),
+        ("/people/u/bin", "--writable /people/u/bin"),
+        ("/people/u/bin/evil", "--writable /people/u/bin"),
+    ] {
+        let message = format!("[Errno 30] Read-only file system: '{path}'");
+        check(home.error("OSError", &message, ""), Control::Protected, option);
+    }
+    // Only in the home.
+    let project = "[Errno 30] Read-only file system: '/w/project/.local/x'";
+    assert_eq!(home.error("OSError", project, ""), None);
+    let elsewhere = "[Errno 30] Read-only file system: '/people/u/.local/x'";
+    check(usual().error("OSError", elsewhere, ""), Control::Write, "--writable /people/u/.local");
+}
+
+#[test]
 fn limits_are_named_with_their_option() {
     let limits = r#"{"limits": {"memory_bytes": 67108864, "processes": 8, "file_bytes": 1048576}}"#;
     let case = || under(limits);
@@ -330,6 +372,16 @@ fn limits_are_named_with_their_option() {
         check(case().error(name, message, ""), control, option);
     }
     assert_eq!(case().error("OSError", "[Errno 28] No space left on device: 'x'", ""), None);
+    let again = "[Errno 11] Resource temporarily unavailable";
+    for (tail, option) in [
+        ("    self.pid = _fork_exec(\n               ^^^^^^^^^^^\n", Some("--processes 16")),
+        ("    socket.recv(1)\n", None),
+    ] {
+        let found = case().error("BlockingIOError", again, tail);
+        assert_eq!(found.and_then(|found| found.option).as_deref(), option, "{tail}");
+    }
+    let tiny = under(r#"{"limits": {"memory_bytes": 1}}"#);
+    check(tiny.error("MemoryError", "", ""), Control::Memory, "--memory 64M");
     // A child was killed at the limit, and the turn went on.
     let killed = TurnFacts { outcome: Outcome::Ok, limit: Some(Limit::Memory), ..FAILED };
     check(case().explain(killed), Control::Memory, "--memory 128M");

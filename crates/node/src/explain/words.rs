@@ -9,15 +9,19 @@ use windlass_protocol::policy::{Limit, Limits};
 use windlass_protocol::refusal::{PolicyRefusal, TRIED_BYTES_MAX};
 use windlass_protocol::text::bounded;
 
-/// The host of Python's package index, and the options with which packages can be installed from it.
-const INDEX_HOST: &str = "pypi.org";
-const INDEX_OPTION: &str = "--allow-host pypi.org --allow-host files.pythonhosted.org";
+/// The hosts of Python's package index, and the options with which a session gets packages from it.
+const INDEX_HOSTS: [&str; 2] = ["pypi.org", "files.pythonhosted.org"];
+const PACKAGES_OPTION: &str = "--allow-packages";
+const PACKAGES_FIELD: &str = "allow_packages";
 
 /// The option for what has no option of its own.
 const POLICY_FILE: &str = "--policy-file FILE";
 
 /// Maximum bytes of a path in an option. A longer one is shortened to a placeholder.
 const ARGUMENT_BYTES_MAX: usize = 200;
+
+/// The least memory that a sentence proposes: with less, no interpreter works.
+const MEMORY_OPTION_MIN: u64 = 64 << 20;
 
 const HOSTS_FIELD: &str = "policy.network.hosts";
 const SHOWN_FIELD: &str = "policy.shown";
@@ -69,13 +73,39 @@ fn connecting(host: Option<&str>) -> String {
 /// The option that allows a host.
 fn host_option(host: Option<&str>) -> String {
     match host {
-        Some(INDEX_HOST) => INDEX_OPTION.to_owned(),
         Some(host) => format!("--allow-host {host}"),
         None => "--allow-host HOST".to_owned(),
     }
 }
 
+fn is_index(host: Option<&str>) -> bool {
+    host.is_some_and(|host| INDEX_HOSTS.contains(&host))
+}
+
+/// A session that cannot install packages from the index.
+pub(super) fn no_packages(control: Control, tried: &str) -> PolicyRefusal {
+    let message = format!(
+        "this session may not install packages; name them with `--with PACKAGES`, or let its code install them with \
+         `{PACKAGES_OPTION}`"
+    );
+    allowed_by(refusal(control, tried, message), PACKAGES_OPTION, PACKAGES_FIELD)
+}
+
+/// The virtual environment of a project, which sessions only read.
+pub(super) fn read_only_venv(path: &Path, venv: &Path) -> PolicyRefusal {
+    let message = format!(
+        "{} is read-only in a session; name packages with `--with PACKAGES`, or let its code install them into an \
+         environment of its own with `{PACKAGES_OPTION}`",
+        shown(venv)
+    );
+    let found = refusal(Control::Write, &format!("write {}", shown(path)), message);
+    allowed_by(found, PACKAGES_OPTION, PACKAGES_FIELD)
+}
+
 pub(super) fn no_network(host: Option<&str>) -> PolicyRefusal {
+    if is_index(host) {
+        return no_packages(Control::Network, &connecting(host));
+    }
     let option = host_option(host);
     let message = format!("this session has no network; allow a host with `{option}`");
     allowed_by(refusal(Control::Network, &connecting(host), message), &option, HOSTS_FIELD)
@@ -83,6 +113,12 @@ pub(super) fn no_network(host: Option<&str>) -> PolicyRefusal {
 
 /// The level `landlock` cannot enforce a list of hosts.
 pub(super) fn no_network_but_open(host: Option<&str>) -> PolicyRefusal {
+    if is_index(host) {
+        let message = "this session may not install packages, and its isolation level landlock has no lists of hosts; \
+             name packages with `--with PACKAGES`";
+        let found = refusal(Control::Network, &connecting(host), message.to_owned());
+        return allowed_by(found, "--with PACKAGES", "environment");
+    }
     let message = "this session has no network, and its isolation level landlock has no lists of hosts; allow every \
          host with `--policy open`, or use a machine with the level full"
         .to_owned();
@@ -91,6 +127,9 @@ pub(super) fn no_network_but_open(host: Option<&str>) -> PolicyRefusal {
 }
 
 pub(super) fn unlisted_host(host: &str) -> PolicyRefusal {
+    if is_index(Some(host)) {
+        return no_packages(Control::Network, &connecting(Some(host)));
+    }
     let option = host_option(Some(host));
     let message =
         format!("{host} is not in this session's list of hosts; allow it with `{option}`");
@@ -188,6 +227,18 @@ pub(super) fn protected(path: &Path, name: &str) -> PolicyRefusal {
     allowed_by(found, &option, SHOWN_FIELD)
 }
 
+/// A path in a home's directory of programs or startup files, which no list of names in a policy frees.
+pub(super) fn protected_at_home(path: &Path, directory: &Path) -> PolicyRefusal {
+    let nearest = path.parent().filter(|parent| parent.starts_with(directory)).unwrap_or(path);
+    let option = format!("--writable {}", argument(&nearest.to_string_lossy(), "DIR"));
+    let message = format!(
+        "the policy of this session protects {}, which other programs trust; allow changing it with `{option}`",
+        shown(directory)
+    );
+    let found = refusal(Control::Protected, &format!("write {}", shown(path)), message);
+    allowed_by(found, &option, "policy.writable")
+}
+
 pub(super) fn private_tmp(path: &Path, bytes: u64) -> PolicyRefusal {
     let message = format!(
         "the private /tmp of this session is full at {}; raise `limits.tmp_bytes` in the file of `{POLICY_FILE}`",
@@ -255,7 +306,8 @@ pub(super) fn limit_of(limits: &Limits, control: Control) -> Option<PolicyRefusa
     let (tried, what, option, field) = match control {
         Control::Memory => {
             let bytes = limits.memory_bytes?;
-            let more = format!("--memory {}", size_option(bytes.saturating_mul(2)));
+            let more = bytes.saturating_mul(2).max(MEMORY_OPTION_MIN);
+            let more = format!("--memory {}", size_option(more));
             (
                 "use more memory",
                 format!("its memory limit of {}", size(bytes)),

@@ -20,6 +20,7 @@ use windlass_protocol::limits::MESSAGE_BYTES_MAX;
 
 use super::App;
 use super::reply::{Refusal, bad_request};
+use super::tenant::bounds_of;
 use crate::bounds::Budget;
 use crate::failure::Failure;
 
@@ -31,7 +32,7 @@ const BODY_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 const DISCARD_BYTES_MAX: usize = 8 * BODY_BYTES_MAX;
 
 /// Maximum time from a request's head to the last byte of its body.
-const BODY_WAIT: Duration = Duration::from_secs(60);
+pub(super) const BODY_WAIT: Duration = Duration::from_secs(60);
 
 /// A request's body as JSON.
 pub(super) struct JsonBody<T>(pub T);
@@ -40,7 +41,8 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Refusal> {
-        let bytes = read(request.into_body(), &app.serving.bounds.input).await?;
+        let bounds = bounds_of(request.extensions(), app);
+        let bytes = read(request.into_body(), &bounds.input).await?;
         let bytes = if bytes.is_empty() { Bytes::from_static(b"{}") } else { bytes };
         serde_json::from_slice(&bytes)
             .map(Self)
@@ -55,7 +57,8 @@ impl FromRequest<App> for TextBody {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Refusal> {
-        let bytes = read(request.into_body(), &app.serving.bounds.input).await?;
+        let bounds = bounds_of(request.extensions(), app);
+        let bytes = read(request.into_body(), &bounds.input).await?;
         let text =
             String::from_utf8(bytes.into()).map_err(|_| bad_request("the body is not UTF-8"))?;
         Ok(Self(text))
@@ -63,7 +66,7 @@ impl FromRequest<App> for TextBody {
 }
 
 /// Reads a whole body, within the time limit and the node's budget for input.
-async fn read(body: Body, budget: &Arc<Budget>) -> Result<Bytes, Refusal> {
+pub(super) async fn read(body: Body, budget: &Arc<Budget>) -> Result<Bytes, Refusal> {
     within(BODY_WAIT, collect(body, budget)).await.unwrap_or_else(|| {
         let seconds = BODY_WAIT.as_secs();
         Err(bad_request(format!("the body did not arrive within {seconds} s")))
@@ -72,7 +75,7 @@ async fn read(body: Body, budget: &Arc<Budget>) -> Result<Bytes, Refusal> {
 
 /// The result of `future`, or `None` if it takes longer than `limit`. Most bodies are available at once and
 /// need no timer.
-async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
+pub(super) async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut timer: Option<Pin<Box<Sleep>>> = None;
     poll_fn(|cx| {

@@ -3,7 +3,8 @@
 //! touches a socket.
 //!
 //! The order of eviction:
-//! 1. a connection between two requests or with an incomplete head, the longest idle first;
+//! 1. a connection between two requests or with an incomplete head, the longest idle first; and a connection that never
+//!    had an authorised request, as soon as its client does not read a response;
 //! 2. a connection whose request body is incomplete: the one that has sent nothing for longest;
 //! 3. a connection whose client has not read its response for some seconds.
 //!
@@ -11,7 +12,8 @@
 //! order is computed only when a connection must be evicted.
 //!
 //! Long-lived connections (followers, tool hosts, replies that wait) get at most three quarters of the slots,
-//! so that short requests always find a slot.
+//! so that short requests always find a slot. A tenant is known only when a request has arrived: requests of tenants
+//! that are being answered are counted then (`crate::bounds`), and one tenant gets at most half of the slots for them.
 
 #[cfg(test)]
 mod tests;
@@ -94,6 +96,8 @@ pub(super) struct ConnectionProgress {
     upgraded: AtomicBool,
     /// When the client stopped reading the response; [`READS`] while it reads.
     unread_since_ms: AtomicU64,
+    /// A request of the connection was authorised. Until then its client may be anyone.
+    admitted: AtomicBool,
 }
 
 /// The client reads what is written, or there is nothing to write.
@@ -125,6 +129,11 @@ impl ConnectionSlots {
             wanted: AtomicBool::new(false),
         });
         Arc::new(Self { slots_max, table: Mutex::default(), freed: Notify::new(), demand })
+    }
+
+    /// Maximum number of connections.
+    pub fn count_max(&self) -> usize {
+        self.slots_max
     }
 
     /// Maximum number of long-lived connections.
@@ -174,6 +183,7 @@ impl ConnectionSlots {
             piece_waker: AtomicWaker::new(),
             upgraded: AtomicBool::new(false),
             unread_since_ms: AtomicU64::new(READS),
+            admitted: AtomicBool::new(false),
         });
         table.by_moment.insert(now, progress.clone());
         Some(ConnectionSlot { slots: self.clone(), progress })
@@ -200,6 +210,11 @@ impl ConnectionSlots {
                 Activity::Idle { since } if since == key => {
                     progress.evict();
                     // Its next request may arrive before it closes. Then it can be evicted again later.
+                    table.by_moment.insert(key, progress);
+                    return;
+                }
+                Activity::NotAdmitted => {
+                    progress.evict();
                     table.by_moment.insert(key, progress);
                     return;
                 }
@@ -273,9 +288,17 @@ pub(super) enum WriteOutcome {
 
 /// The activity of a connection, for the choice of the connection to evict.
 enum Activity {
-    Idle { since: u64 },
-    SendingBody { since: u64 },
-    NotReading { since_ms: u64 },
+    Idle {
+        since: u64,
+    },
+    SendingBody {
+        since: u64,
+    },
+    NotReading {
+        since_ms: u64,
+    },
+    /// Its client does not read the response, and has sent no authorised request.
+    NotAdmitted,
     Serving,
 }
 
@@ -294,6 +317,11 @@ impl ConnectionProgress {
     fn request_begins(&self) {
         self.head_begun.store(false, Ordering::Relaxed);
         self.state.store(IN_FLIGHT, Ordering::Release);
+    }
+
+    /// A request of the connection was authorised.
+    pub fn admit(&self) {
+        self.admitted.store(true, Ordering::Relaxed);
     }
 
     /// The request's body is incomplete: until it is complete the connection may be evicted.
@@ -356,7 +384,14 @@ impl ConnectionProgress {
         if self.evicted.load(Ordering::Acquire) {
             // Evicted while this request arrived.
             self.waker.wake();
-        } else if self.demand.wanted.load(Ordering::Acquire) {
+        } else {
+            self.leave_if_wanted();
+        }
+    }
+
+    /// The connection can be evicted from now on: it is, if another connection waits for its slot.
+    fn leave_if_wanted(&self) {
+        if self.demand.wanted.load(Ordering::Acquire) {
             self.demand.wanted.store(false, Ordering::Release);
             self.evict();
         }
@@ -374,6 +409,9 @@ impl ConnectionProgress {
             }
             WriteOutcome::Blocked if since == READS => {
                 self.unread_since_ms.store(self.demand.now_ms(), Ordering::Relaxed);
+                if !self.admitted.load(Ordering::Relaxed) {
+                    self.leave_if_wanted();
+                }
             }
             WriteOutcome::Wrote | WriteOutcome::Blocked => {}
         }
@@ -396,6 +434,7 @@ impl ConnectionProgress {
         match self.state.load(Ordering::Acquire) {
             IN_FLIGHT | ANSWERED => match self.unread_since_ms.load(Ordering::Relaxed) {
                 READS => Activity::Serving,
+                _ if !self.admitted.load(Ordering::Relaxed) => Activity::NotAdmitted,
                 since_ms if self.demand.now_ms() < since_ms.saturating_add(UNREAD_MS) => {
                     Activity::Serving
                 }

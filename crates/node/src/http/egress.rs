@@ -11,9 +11,9 @@ use windlass_protocol::{Event, Seq};
 
 use super::App;
 use super::body::InPath;
+use super::read_log::reader_of;
 use super::reply::{Answer, internal, session_id};
-use super::sessions::{ended, local};
-use super::turns::reader_of;
+use super::sessions::ended;
 
 /// Events and body bytes of one read of the journal.
 const EVENTS_MAX: usize = 1000;
@@ -31,7 +31,7 @@ pub(super) async fn log(
     InPath(session): InPath<String>,
 ) -> Answer<Json<EgressLog>> {
     let id = session_id(session)?;
-    if let Some(handle) = local(&app, &id)? {
+    if let Some(handle) = app.sessions.find(&id) {
         let log = handle.egress.as_ref().map(|ledger| ledger.log());
         return Ok(Json(log.unwrap_or_default()));
     }
@@ -39,7 +39,8 @@ pub(super) async fn log(
     let mut reader = reader_of(&app, &id)?;
     // As a search does, this reads the whole journal of the session.
     let read = move || recorded(&mut *reader);
-    let decisions = app.serving.bounds.searches.run(read).await?.map_err(internal)?;
+    let bounds = app.serving.bounds.of_session(&id);
+    let decisions = bounds.searches.run(read).await?.map_err(internal)?;
     Ok(Json(EgressLog { since_ms, decisions, from_journal: true }))
 }
 

@@ -12,6 +12,7 @@ use windlass_protocol::packages::{CreatePackageEnvironment, PackageEnvironment};
 use super::App;
 use super::body::{Asked, InPath, JsonBody};
 use super::reply::{Answer, about_to_stop, internal};
+use crate::audit::AuditNote;
 use crate::packages;
 
 /// For which interpreters workers are kept ready, and which package environments there are.
@@ -33,12 +34,15 @@ pub(super) async fn list(
     responses((status = 200, body = PackageEnvironment), (status = "default", body = ApiError)))]
 pub(super) async fn create(
     State(app): State<App>,
+    note: AuditNote,
     JsonBody(wanted): JsonBody<CreatePackageEnvironment>,
 ) -> Answer<Json<PackageEnvironment>> {
     if app.stop.borrow().is_some() {
         return Err(about_to_stop().into());
     }
-    Ok(Json(packages::ensure(&app, wanted).await?))
+    let environment = packages::ensure(&app, wanted).await?;
+    note.add("name", environment.name.as_str());
+    Ok(Json(environment))
 }
 
 /// A package environment, with its lock file.
@@ -58,8 +62,9 @@ pub(super) async fn remove(
     State(app): State<App>,
     InPath(name): InPath<String>,
 ) -> Answer<Json<PackageEnvironment>> {
-    let in_use = packages::in_use(&app);
-    let packages = app.host.packages.clone();
-    let removed = tokio::task::spawn_blocking(move || packages.remove(&name, &in_use)).await;
+    let removed = tokio::task::spawn_blocking(move || {
+        app.host.packages.remove(&name, &|| packages::in_use(&app))
+    })
+    .await;
     Ok(Json(removed.map_err(internal)??))
 }

@@ -2,14 +2,13 @@
 //! client costs no memory and misses no event.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use base64::Engine as _;
-use bytes::Bytes;
 use futures_util::stream;
 use tokio::sync::watch;
 use windlass_journal::EventReader;
@@ -20,9 +19,10 @@ use windlass_protocol::{Event, Seq};
 
 use super::App;
 use super::body::{Asked, InPath};
+use super::read_log::reader_of;
 use super::reply::{Answer, internal, session_id};
-use super::sessions::local;
-use super::turns::reader_of;
+use crate::bounds::Bounds;
+use crate::event_stream::{item, resume_after, sse};
 use crate::pieces::Piece;
 use crate::session::idle::PresentClient;
 
@@ -35,9 +35,6 @@ const BATCH_BYTES: usize = 512 * 1024;
 /// Maximum number of body bytes in one piece of a stream: this is what a client that does not read costs. So
 /// few bytes of recent events are still in memory, and reading them is faster than waking another thread.
 const PIECE_BYTES: usize = 32 * 1024;
-
-/// The header by which a client resumes a stream.
-const LAST_EVENT_ID: &str = "last-event-id";
 
 /// Events after a place; as a stream when the client accepts `text/event-stream`.
 #[utoipa::path(get, path = "/v1/sessions/{session}/events",
@@ -53,9 +50,10 @@ pub(super) async fn events(
 ) -> Answer<Response> {
     let id = session_id(session)?;
     let reader = reader_of(&app, &id)?;
-    let live = local(&app, &id)?;
+    let live = app.sessions.find(&id);
     let follower = Follower {
         reader,
+        bounds: app.serving.bounds.of_session(&id),
         _client: live.as_ref().map(|handle| handle.clients.enter()),
         seen: live.map(|handle| handle.seen),
         after: resume_after(&headers).unwrap_or(Seq(query.after)),
@@ -72,15 +70,13 @@ pub(super) async fn events(
     some(follower, query).await
 }
 
-fn resume_after(headers: &HeaderMap) -> Option<Seq> {
-    headers.get(LAST_EVENT_ID)?.to_str().ok()?.parse().ok().map(Seq)
-}
-
 /// A reader of a session's events with its position. While it waits for events it holds no thread, no buffer
 /// and no slot in a queue.
 struct Follower {
     app: App,
     reader: Box<dyn EventReader>,
+    /// What requests about the session may hold.
+    bounds: Arc<Bounds>,
     /// Counts this follower as a client of a live session, so that the session is not idle.
     _client: Option<PresentClient>,
     /// Absent for a session that has ended.
@@ -102,7 +98,7 @@ impl Follower {
         } else {
             let (mut reader, after) = (self.reader.again(), self.after);
             let read = move || reader.events(after, limit, BATCH_BYTES);
-            self.app.serving.bounds.page_reads.run(read).await?
+            self.bounds.page_reads.run(read).await?
         };
         let found = found.map_err(internal)?;
         if let Some((last, _)) = found.last() {
@@ -139,7 +135,7 @@ impl Follower {
 
     /// Reads on another thread when a slot for reads is free.
     async fn read_apart(&mut self) -> Answer<Option<Piece>> {
-        let turn = self.app.serving.bounds.follower_reads.enter().await?;
+        let turn = self.bounds.follower_reads.enter().await?;
         if let Some(piece) = self.shared() {
             // Another follower at the same event has read the piece meanwhile.
             return Ok(Some(piece));
@@ -196,7 +192,7 @@ async fn some(mut follower: Follower, query: EventsQuery) -> Answer<Response> {
     let mut events = follower.page(limit).await?;
     if events.is_empty() && query.wait_ms > 0 {
         // If too many replies wait already, this one does not wait.
-        if let Ok(_place) = follower.app.serving.bounds.long_connections.claim(1) {
+        if let Ok(_place) = follower.bounds.long_connections.claim(1) {
             let wait = Duration::from_millis(query.wait_ms.min(WAIT_MS_MAX));
             // After new events or the timeout, the journal has the current events.
             let _ = tokio::time::timeout(wait, follower.more()).await;
@@ -206,12 +202,12 @@ async fn some(mut follower: Follower, query: EventsQuery) -> Answer<Response> {
     let ended = follower.ended || (events.is_empty() && follower.seen.is_none());
     let events = Events { events, after: follower.after, ended };
     let json = serde_json::to_vec(&events).map_err(internal)?;
-    let json = follower.app.serving.bounds.answers.counted(json.into())?;
+    let json = follower.bounds.answers.counted(json.into())?;
     Ok(([(header::CONTENT_TYPE, "application/json")], json).into_response())
 }
 
 fn follow(follower: Follower) -> Answer<Response> {
-    let place = follower.app.serving.bounds.long_connections.claim(1)?;
+    let place = follower.bounds.long_connections.claim(1)?;
     let pieces = stream::unfold(Some((follower, place)), |following| async {
         let (mut follower, place) = following?;
         loop {
@@ -231,26 +227,4 @@ fn follow(follower: Follower) -> Answer<Response> {
     let headers =
         [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::from_stream(pieces)).into_response())
-}
-
-fn sse(events: Vec<(Event, Bytes)>) -> Bytes {
-    let bodies: usize = events.iter().map(|(_, body)| body.len()).sum();
-    let mut piece = Vec::with_capacity(events.len() * 160 + bodies);
-    for (event, body) in events {
-        piece.extend_from_slice(format!("id: {}\ndata: ", event.seq).as_bytes());
-        serde_json::to_writer(&mut piece, &item(event, &body)).expect("events always serialise");
-        piece.extend_from_slice(b"\n\n");
-    }
-    piece.shrink_to_fit();
-    piece.into()
-}
-
-fn item(event: Event, body: &Bytes) -> EventItem {
-    let bytes = body.len() as u64;
-    let (text, base64) = match std::str::from_utf8(body) {
-        Ok("") => (None, None),
-        Ok(text) => (Some(text.to_owned()), None),
-        Err(_) => (None, Some(base64::engine::general_purpose::STANDARD.encode(body))),
-    };
-    EventItem { event, text, base64, bytes }
 }

@@ -13,24 +13,50 @@ use super::App;
 use super::body::JsonBody;
 use super::openapi::Document;
 use super::reply::Answer;
+use super::scrape;
+use super::tenant::RequestTenant;
+use crate::audit::AuditNote;
 use crate::disk;
 use crate::failure::Failure;
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Health {
     status: &'static str,
+    /// `behind`: records of the audit log could not be written. Only for clients without a tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audit: Option<&'static str>,
 }
 
 /// Whether the node answers.
 #[utoipa::path(get, path = "/v1/health", responses((status = 200, body = Health)))]
-pub(super) async fn health() -> Json<Health> {
-    Json(Health { status: "ok" })
+pub(super) async fn health(
+    State(app): State<App>,
+    RequestTenant(tenant): RequestTenant,
+) -> Json<Health> {
+    let is_behind = tenant.is_none() && app.serving.audit.log.standing().is_behind;
+    Json(Health { status: "ok", audit: is_behind.then_some("behind") })
 }
 
-/// Which node this is.
+/// Which node this is. A client of a tenant sees no directories and no other tenants' sessions.
 #[utoipa::path(get, path = "/v1/version", responses((status = 200, body = NodeStatus)))]
-pub(super) async fn version(State(app): State<App>) -> Json<NodeStatus> {
-    Json(app.status())
+pub(super) async fn version(
+    State(app): State<App>,
+    RequestTenant(tenant): RequestTenant,
+) -> Json<NodeStatus> {
+    let status = app.status();
+    let Some(tenant) = tenant else { return Json(status) };
+    let handles = app.sessions.handles();
+    let own = handles.iter().filter(|handle| handle.id.is_of(Some(&tenant))).count();
+    Json(NodeStatus {
+        sessions: own,
+        runtime_dir: String::new(),
+        state_dir: String::new(),
+        socket: None,
+        listen: None,
+        storage: None,
+        tenant: Some(tenant),
+        ..status
+    })
 }
 
 /// The kinds of worker that sessions can request, and what is missing for them on this machine.
@@ -46,9 +72,10 @@ pub(super) async fn workers(State(app): State<App>) -> Answer<Json<WorkerList>> 
 /// Figures in Prometheus' text format.
 #[utoipa::path(get, path = "/v1/metrics",
     responses((status = 200, content_type = "text/plain", body = String)))]
-pub(super) async fn metrics(State(app): State<App>) -> Response {
+pub(super) async fn metrics(State(app): State<App>) -> Answer<Response> {
+    let text = scrape::scrape(&app).await?;
     let content_type = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
-    (content_type, app.metrics.render()).into_response()
+    Ok((content_type, text).into_response())
 }
 
 /// This document.
@@ -80,9 +107,13 @@ pub(super) async fn prune(
     responses((status = 200, body = NodeStatus)))]
 pub(super) async fn stop(
     State(app): State<App>,
+    note: AuditNote,
     JsonBody(stop): JsonBody<StopNode>,
 ) -> Json<NodeStatus> {
     let status = app.status();
+    note.add("sessions", serde_json::json!(stop.sessions));
+    // Now: the node may end before the answer is sent.
+    note.send();
     app.stop.send_replace(Some(stop.sessions));
     Json(status)
 }

@@ -4,7 +4,8 @@
 use utoipa::OpenApi;
 
 use super::{
-    egress, environments, events, files, node, output, secrets, sessions, tools, tools_list, turns,
+    console, egress, environments, events, files, fleet_view, node, output, overview, secrets,
+    session_list, sessions, tools, tools_list, turns, usage,
 };
 
 /// The OpenAPI document.
@@ -20,7 +21,8 @@ use super::{
     components(schemas(windlass_protocol::api::FileChange)),
     paths(
         sessions::create,
-        sessions::list,
+        session_list::list,
+        overview::overview,
         sessions::look,
         sessions::close,
         sessions::reset,
@@ -37,6 +39,10 @@ use super::{
         secrets::remove,
         secrets::rules,
         secrets::set_rules,
+        fleet_view::nodes,
+        fleet_view::status,
+        fleet_view::cordon,
+        fleet_view::cordon_node,
         files::list,
         files::content,
         files::put,
@@ -48,10 +54,14 @@ use super::{
         output::display,
         tools::attach,
         tools_list::list,
+        console::offer_login,
+        console::log_in,
+        console::log_out,
         environments::list,
         environments::create,
         environments::look,
         environments::remove,
+        usage::usage,
         node::workers,
         node::health,
         node::version,
@@ -77,5 +87,26 @@ mod tests {
         }
         let kept = std::fs::read_to_string(path).unwrap_or_default();
         assert!(kept == made, "docs/openapi.json is stale: run this test with UPDATE_SCHEMA=1");
+    }
+    #[test]
+    fn a_parameter_is_in_the_path_exactly_if_the_template_has_its_name() {
+        let document = serde_json::to_value(Document::openapi()).unwrap();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            let mut in_template: Vec<&str> = path
+                .split('{')
+                .skip(1)
+                .map(|rest| rest.split_once('}').expect("a brace is closed").0)
+                .collect();
+            in_template.sort_unstable();
+            for (method, operation) in methods.as_object().unwrap() {
+                let parameters = operation["parameters"].as_array().into_iter().flatten();
+                let mut in_path: Vec<&str> = parameters
+                    .filter(|parameter| parameter["in"] == "path")
+                    .map(|parameter| parameter["name"].as_str().unwrap())
+                    .collect();
+                in_path.sort_unstable();
+                assert_eq!(in_path, in_template, "{method} {path}");
+            }
+        }
     }
 }

@@ -10,9 +10,8 @@ use windlass_protocol::{ErrorCode, Seq, SessionId};
 
 use super::App;
 use super::body::{Asked, InPath};
+use super::read_log::ReadLog;
 use super::reply::{Answer, bad_request, internal, session_id, turn_id};
-use super::sessions::local;
-use super::turns::{reader_of, recorded};
 use crate::failure::Failure;
 use crate::session::{Request, TurnRef, Until};
 
@@ -33,13 +32,14 @@ const DROPPED: &str = "windlass-output-dropped";
         (status = "default", body = ApiError)))]
 pub(super) async fn range(
     State(app): State<App>,
+    log: ReadLog,
     InPath(session): InPath<String>,
     Asked(query): Asked<OutputQuery>,
 ) -> Answer<Response> {
     let id = session_id(session)?;
-    let reader = reader_of(&app, &id)?;
+    let reader = log.reader(&app, &id)?;
     let OutputRange { from: start, to: end, scope } =
-        extent(&app, &id, &*reader, query.turn.as_deref()).await?;
+        extent(&app, &log, &id, &*reader, query.turn.as_deref()).await?;
     let place = |offset: u64| start.saturating_add(offset).min(end);
     let from = place(query.from.unwrap_or(0));
     let to = query.to.map_or(end, place).max(from);
@@ -48,8 +48,9 @@ pub(super) async fn range(
         Some(tail) => reader.tail(tail, range),
         None => reader.head(OUTPUT_SLICE_BYTES_MAX, range),
     };
-    let slice = app.serving.bounds.page_reads.run(read).await?.map_err(internal)?;
-    let bytes = app.serving.bounds.answers.counted(slice.bytes)?;
+    let bounds = app.serving.bounds.of_session(&id);
+    let slice = bounds.page_reads.run(read).await?.map_err(internal)?;
+    let bytes = bounds.answers.counted(slice.bytes)?;
     let headers = [
         (FROM, slice.from.saturating_sub(start).to_string()),
         (NEXT, slice.next.saturating_sub(start).to_string()),
@@ -63,6 +64,7 @@ pub(super) async fn range(
 /// The range of a session's or a turn's output within the session's output.
 async fn extent(
     app: &App,
+    log: &ReadLog,
     id: &SessionId,
     reader: &dyn EventReader,
     turn: Option<&str>,
@@ -70,7 +72,7 @@ async fn extent(
     let end = reader.output_end();
     let Some(turn) = turn else { return Ok(OutputRange { to: end, ..OutputRange::ALL }) };
     let turn = turn_id(turn.to_owned())?;
-    if let Some(handle) = local(app, id)? {
+    if let Some(handle) = log.live(app, id) {
         let which = TurnRef::Id(turn.clone());
         let look = |reply| Request::Look { turn: which, until: Until::Now, reply };
         if let Ok(snapshot) = handle.ask(look).await {
@@ -78,7 +80,7 @@ async fn extent(
             return Ok(OutputRange { to: range.to.min(end).max(range.from), ..range });
         }
     }
-    Ok(recorded(app, id, &turn).await?.range())
+    Ok(log.turn(app, id, &turn)?.range())
 }
 
 /// Lines of the output that hold a text.
@@ -87,6 +89,7 @@ async fn extent(
     responses((status = 200, body = SearchResult), (status = "default", body = ApiError)))]
 pub(super) async fn search(
     State(app): State<App>,
+    log: ReadLog,
     InPath(session): InPath<String>,
     Asked(query): Asked<SearchQuery>,
 ) -> Answer<Json<SearchResult>> {
@@ -94,11 +97,12 @@ pub(super) async fn search(
         return Err(bad_request("the query is empty"));
     }
     let id = session_id(session)?;
-    let reader = reader_of(&app, &id)?;
-    let range = extent(&app, &id, &*reader, query.turn.as_deref()).await?;
+    let reader = log.reader(&app, &id)?;
+    let range = extent(&app, &log, &id, &*reader, query.turn.as_deref()).await?;
     let limit = query.limit.unwrap_or(MATCHES_DEFAULT).clamp(1, MATCHES_MAX);
     let needle = query.query.into_bytes();
-    let searching = app.serving.bounds.searches.run(move || reader.search(&needle, range, limit));
+    let bounds = app.serving.bounds.of_session(&id);
+    let searching = bounds.searches.run(move || reader.search(&needle, range, limit));
     let found = searching.await?.map_err(internal)?;
     let matches = found
         .matches
@@ -115,14 +119,16 @@ pub(super) async fn search(
         (status = "default", body = ApiError)))]
 pub(super) async fn display(
     State(app): State<App>,
+    log: ReadLog,
     InPath((session, seq)): InPath<(String, u64)>,
 ) -> Answer<Response> {
     let id = session_id(session)?;
-    let reader = reader_of(&app, &id)?;
-    let reading = app.serving.bounds.page_reads.run(move || reader.display(Seq(seq)));
+    let reader = log.reader(&app, &id)?;
+    let bounds = app.serving.bounds.of_session(&id);
+    let reading = bounds.page_reads.run(move || reader.display(Seq(seq)));
     match reading.await?.map_err(internal)? {
         Some((mime, bytes)) => {
-            let bytes = app.serving.bounds.answers.counted(bytes)?;
+            let bytes = bounds.answers.counted(bytes)?;
             Ok(([(header::CONTENT_TYPE, mime)], bytes).into_response())
         }
         None => {

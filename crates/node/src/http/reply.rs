@@ -5,7 +5,7 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use windlass_protocol::{ErrorCode, SessionId, TurnId};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureSubject};
 
 /// A failure as a response.
 #[derive(Debug)]
@@ -21,7 +21,28 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let status =
             StatusCode::from_u16(self.0.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        (status, Json(self.0.to_api())).into_response()
+        let mut response = (status, Json(self.0.to_api())).into_response();
+        response.extensions_mut().insert(RefusedWith(self.0.code));
+        if self.0.subject == FailureSubject::Node {
+            response.extensions_mut().insert(NodeFailure(self.0));
+        }
+        response
+    }
+}
+
+/// In the extensions of a response to a request that was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RefusedWith(pub ErrorCode);
+
+/// Marks a response whose message is about the node.
+#[derive(Debug, Clone)]
+struct NodeFailure(Failure);
+
+/// The response as a client of a tenant gets it.
+pub(super) fn for_tenant(mut response: Response) -> Response {
+    match response.extensions_mut().remove::<NodeFailure>() {
+        Some(NodeFailure(failure)) => Refusal(failure.for_tenant()).into_response(),
+        None => response,
     }
 }
 
@@ -58,5 +79,26 @@ pub(super) fn about_to_stop() -> Failure {
 
 pub(super) fn internal(error: impl std::fmt::Display) -> Refusal {
     tracing::error!(%error, "a request failed");
-    Refusal(Failure::new(ErrorCode::Internal, error.to_string()))
+    Refusal(Failure::of_node(ErrorCode::Internal, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_messages_about_the_node_are_kept_from_tenants() {
+        let overloaded = ErrorCode::Overloaded;
+        for (failure, is_kept) in [
+            (Failure::of_node(overloaded, "of all clients: 7"), false),
+            (Failure::new(overloaded, "of this session: 7"), true),
+        ] {
+            let response = for_tenant(Refusal(failure.clone()).into_response());
+            assert_eq!(response.status().as_u16(), failure.status());
+            let body = axum::body::to_bytes(response.into_body(), 4096).await.unwrap();
+            let told: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(told["code"], serde_json::json!(overloaded));
+            assert_eq!(told["message"] == *failure.message, is_kept, "{told}");
+        }
+    }
 }

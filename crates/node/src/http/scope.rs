@@ -8,14 +8,13 @@ use windlass_protocol::{ErrorCode, SessionId};
 use super::App;
 use crate::failure::Failure;
 use crate::session::spec::parent_of;
+use crate::session_rows::{OVERVIEW, SESSIONS};
 
 /// What a limited client may request of a session: the rest of the path, up to its second part.
 const OF_A_CHILD: [&str; 6] = ["", "displays", "interrupt", "output", "reset", "turns"];
 
-/// Requests about the node that a limited client may send.
-const OF_THE_NODE: [&str; 3] = ["/v1/health", "/v1/version", "/v1/workers"];
-
-const SESSIONS: &str = "/v1/sessions";
+/// What else a limited client may read: about the node, and the overview, which then has only the children.
+const MAY_READ: [&str; 4] = ["/v1/health", OVERVIEW, "/v1/version", "/v1/workers"];
 
 /// The session to whose children the client is limited, if it is.
 pub(super) fn parent(headers: &HeaderMap) -> Result<Option<SessionId>, Failure> {
@@ -30,7 +29,7 @@ pub(super) fn parent(headers: &HeaderMap) -> Result<Option<SessionId>, Failure> 
 pub(super) fn check<B>(request: &Request<B>, context: &App) -> Result<(), Failure> {
     let Some(parent) = parent(request.headers())? else { return Ok(()) };
     let path = request.uri().path();
-    if path == SESSIONS || (request.method() == Method::GET && OF_THE_NODE.contains(&path)) {
+    if path == SESSIONS || (request.method() == Method::GET && MAY_READ.contains(&path)) {
         return Ok(());
     }
     let not_found =

@@ -12,6 +12,7 @@ use super::App;
 use super::body::{InPath, JsonBody, TextBody};
 use super::reply::{Answer, bad_request};
 use super::sessions::live;
+use crate::audit::AuditNote;
 use crate::failure::Failure;
 use crate::session::{Request, SessionHandle};
 
@@ -75,6 +76,7 @@ pub(super) async fn rules(
 pub(super) async fn set_rules(
     State(app): State<App>,
     InPath(session): InPath<String>,
+    note: AuditNote,
     JsonBody(request): JsonBody<SetSecretRules>,
 ) -> Answer<Json<SessionSecretRules>> {
     let handle = live(&app, session)?;
@@ -84,6 +86,7 @@ pub(super) async fn set_rules(
         return Err(bad_request(message));
     }
     check(&handle, &rules)?;
+    note.add("rules", summary(&rules));
     let Some(ledger) = handle.egress.clone() else { return Err(no_secrets(&handle).into()) };
     if ledger.secrets().is_none() {
         return Err(no_secrets(&handle).into());

@@ -1,140 +1,66 @@
-//! Authorises requests at the TCP door. The tokens are read again whenever their file changes, so a token that was
-//! rotated or removed is refused from the next request on.
+//! Authorises requests at the TCP door by their token.
 
-use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::path::PathBuf;
 
 use axum::http::HeaderMap;
-use axum::http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
-use subtle::ConstantTimeEq;
-use windlass_client::{NamedTokens, Token, TokenError, TokenScope};
+use axum::http::header::AUTHORIZATION;
+use windlass_audit::AuditLog;
+use windlass_client::{Token, TokenError};
 use windlass_protocol::ErrorCode;
 
-use crate::clock;
+use super::door_tokens::{AdmittedToken, DoorTokens};
+use super::site::{DoorScheme, DoorSite, SiteUse, single};
 use crate::failure::Failure;
 
 /// Checks the requests of the TCP door.
 #[derive(Debug)]
 pub(crate) struct TcpGate {
-    address: SocketAddr,
-    token: CachedFile<Token>,
-    named: CachedFile<NamedTokens>,
-}
-
-/// What a file of tokens holds, and the version of the file that it was read from.
-#[derive(Debug)]
-struct CachedFile<T> {
-    path: PathBuf,
-    cached: Mutex<CachedContent<T>>,
-}
-
-#[derive(Debug)]
-struct CachedContent<T> {
-    content: Option<T>,
-    version: Option<TokenFileVersion>,
-}
-
-/// Identifies a version of a token file: a new version has another inode, change time or size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct TokenFileVersion {
-    inode: u64,
-    changed: (i64, i64),
-    bytes: u64,
-}
-
-impl<T> CachedFile<T> {
-    fn new(path: PathBuf) -> Self {
-        Self { path, cached: Mutex::new(CachedContent { content: None, version: None }) }
-    }
-
-    /// Uses what the file holds now. `None` if the file does not exist or cannot be used.
-    fn with<E: std::fmt::Display, R>(
-        &self,
-        read: impl FnOnce(&Path) -> Result<T, E>,
-        ask: impl FnOnce(&T) -> R,
-    ) -> Option<R> {
-        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
-        let version = fs::metadata(&self.path).ok().map(|file| TokenFileVersion {
-            inode: file.ino(),
-            changed: (file.ctime(), file.ctime_nsec()),
-            bytes: file.len(),
-        });
-        if version.is_none() {
-            *cached = CachedContent { content: None, version };
-        } else if version != cached.version {
-            let content = read(&self.path);
-            if let Err(error) = &content {
-                tracing::warn!(%error, "cannot read the tokens: the TCP door refuses them");
-            }
-            *cached = CachedContent { content: content.ok(), version };
-        }
-        cached.content.as_ref().map(ask)
-    }
+    site: DoorSite,
+    tokens: DoorTokens,
 }
 
 impl TcpGate {
     /// Makes the node's token if there is none yet. `address` is the address that the door listens at, `token` the file
     /// of the node's token and `named` that of the named tokens.
-    pub fn new(address: SocketAddr, token: PathBuf, named: PathBuf) -> Result<Self, TokenError> {
+    pub fn new(
+        address: SocketAddr,
+        scheme: DoorScheme,
+        token: PathBuf,
+        named: PathBuf,
+    ) -> Result<Self, TokenError> {
         Token::read_or_make(&token)?;
-        Ok(Self { address, token: CachedFile::new(token), named: CachedFile::new(named) })
+        let site = DoorSite::new(address, scheme);
+        Ok(Self { site, tokens: DoorTokens::new(token, named) })
     }
 
-    /// The scope of the sender of these headers, if it is authorised. The node's own token allows everything.
-    pub fn check(&self, headers: &HeaderMap) -> Result<TokenScope, Failure> {
-        self.check_site(headers)?;
-        let token = single(headers, &AUTHORIZATION)?.and_then(|value| {
-            let (scheme, rest) = value.split_once(' ')?;
-            scheme.eq_ignore_ascii_case("bearer").then(|| rest.trim_start())
-        });
-        let Some(token) = token else {
+    pub fn site(&self) -> &DoorSite {
+        &self.site
+    }
+
+    /// Records in this log how the tokens change.
+    pub fn record_token_changes(&mut self, audit: &AuditLog) {
+        self.tokens.record_changes(audit);
+    }
+
+    /// The token of the sender of these headers, if it is authorised. The node's own token allows everything.
+    pub fn check(&self, headers: &HeaderMap) -> Result<AdmittedToken, Failure> {
+        self.site.check(headers, SiteUse::Api)?;
+        let Some(token) = bearer_token(headers)? else {
             return Err(refused("the request has no bearer token; send the node's token"));
         };
-        let is_own = self
-            .token
-            .with(Token::read, |own| bool::from(own.as_str().as_bytes().ct_eq(token.as_bytes())));
-        if is_own == Some(true) {
-            return Ok(TokenScope::Admin);
-        }
-        let named = self.named.with(NamedTokens::read, |all| all.scope_of(token, clock::now_ms()));
-        named
-            .flatten()
-            .ok_or_else(|| refused("the token is not one of the node's tokens, or has expired"))
-    }
-
-    /// Refuses requests of a foreign web page in a browser. `Origin` names the site of the page. `Host` names
-    /// the host of the URL, which another site can make resolve to this address (DNS rebinding).
-    fn check_site(&self, headers: &HeaderMap) -> Result<(), Failure> {
-        let host = single(headers, &HOST)?.unwrap_or_default();
-        if self.address.ip().is_loopback() && !self.is_ours(host) {
-            return Err(refused("the Host header names another host"));
-        }
-        match single(headers, &ORIGIN)? {
-            Some(origin) if origin.strip_prefix("http://") != Some(host) => {
-                Err(refused("the Origin header names another site"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn is_ours(&self, host: &str) -> bool {
-        let port = self.address.port();
-        host.eq_ignore_ascii_case(&format!("localhost:{port}")) || host == self.address.to_string()
+        let found = self.tokens.find(token);
+        found.ok_or_else(|| refused("the token is not one of the node's tokens, or has expired"))
     }
 }
 
-/// The value of a header, if it is present. A repeated header is refused, because readers differ in which
-/// value they use.
-fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, Failure> {
-    let mut values = headers.get_all(name).iter();
-    let first = values.next();
-    if values.next().is_some() {
-        return Err(refused(&format!("the request has more than one {name} header")));
-    }
-    Ok(first.map(|value| value.to_str().unwrap_or_default()))
+/// The token in the header `Authorization`.
+pub(super) fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, Failure> {
+    let token = single(headers, &AUTHORIZATION)?.and_then(|value| {
+        let (scheme, rest) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| rest.trim_start())
+    });
+    Ok(token)
 }
 
 fn refused(message: &str) -> Failure {
@@ -143,21 +69,27 @@ fn refused(message: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use axum::http::HeaderValue;
-    use windlass_client::NewToken;
-    use windlass_protocol::TokenName;
+    use axum::http::header::{HOST, HeaderName, ORIGIN};
+    use windlass_client::{NamedTokens, NewToken, TokenScope};
+    use windlass_protocol::{TenantName, TokenName};
 
     use super::*;
 
     fn gate(address: &str) -> (TcpGate, String, PathBuf) {
+        gate_of(address, DoorScheme::Http)
+    }
+
+    fn gate_of(address: &str, scheme: DoorScheme) -> (TcpGate, String, PathBuf) {
         let name = address.replace([':', '[', ']'], "_");
         let dir = std::env::temp_dir().join(format!("wl-gate-{}-{name}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let file = dir.join("token");
-        let gate = TcpGate::new(address.parse().unwrap(), file.clone(), dir.join("tokens"));
-        let gate = gate.unwrap();
+        let (address, named) = (address.parse().unwrap(), dir.join("tokens"));
+        let gate = TcpGate::new(address, scheme, file.clone(), named).unwrap();
         let token = Token::read(&file).unwrap().as_str().to_owned();
         (gate, token, dir)
     }
@@ -208,6 +140,27 @@ mod tests {
     }
 
     #[test]
+    fn only_pages_of_the_scheme_of_the_door_are_accepted() {
+        for (port, scheme, accepted, refused) in [
+            (8043, DoorScheme::Http, "http://", "https://"),
+            (8044, DoorScheme::Https, "https://", "http://"),
+        ] {
+            let host = format!("127.0.0.1:{port}");
+            let (gate, token, dir) = gate_of(&host, scheme);
+            let bearer = format!("Bearer {token}");
+            let check = |host: &str, origin: &str| {
+                let all = [(HOST, host), (ORIGIN, origin), (AUTHORIZATION, &*bearer)];
+                gate.check(&headers(&all)).is_ok()
+            };
+            assert!(check(&host, &format!("{accepted}{host}")), "{accepted}");
+            assert!(!check(&host, &format!("{refused}{host}")), "{refused}");
+            assert!(!check(&host, &format!("{accepted}other.test")), "{accepted}");
+            assert!(!check("other.test", &format!("{accepted}other.test")), "{accepted}");
+            fs::remove_dir_all(dir).unwrap();
+        }
+    }
+
+    #[test]
     fn a_token_that_was_rotated_or_removed_is_refused_at_once() {
         let (gate, old, dir) = gate("[::1]:8041");
         let may = |token: &str| {
@@ -224,29 +177,32 @@ mod tests {
     }
 
     #[test]
-    fn a_named_token_has_its_scope_until_it_is_removed_or_its_file_is_not_private() {
+    fn a_named_token_has_its_rights_until_it_is_removed_or_its_file_is_not_private() {
         let (gate, own, dir) = gate("[::1]:8042");
         let file = dir.join("tokens");
-        let scope = |token: &str| {
+        let rights = |token: &str| {
             let bearer = format!("Bearer {token}");
-            gate.check(&headers(&[(HOST, "[::1]:8042"), (AUTHORIZATION, &bearer)])).ok()
+            let all = [(HOST, "[::1]:8042"), (AUTHORIZATION, &*bearer)];
+            gate.check(&headers(&all)).ok().map(|found| found.rights.to_string())
         };
-        let make = |name: &str, scope, expires_at_ms| {
+        let make = |name: &str, scope, tenant: Option<&str>, expires_at_ms| {
             let name = TokenName::parse(name).unwrap();
-            let new = NewToken { name, scope, created_at_ms: 0, expires_at_ms };
+            let tenant = tenant.map(|tenant| TenantName::parse(tenant).unwrap());
+            let new = NewToken { name, scope, tenant, created_at_ms: 0, expires_at_ms };
             NamedTokens::create(&file, new).unwrap()
         };
-        let (read, run) = (make("a", TokenScope::Read, None), make("b", TokenScope::Run, None));
-        let past = make("c", TokenScope::Admin, Some(1));
-        assert_eq!(scope(&own), Some(TokenScope::Admin));
-        assert_eq!(scope(read.as_str()), Some(TokenScope::Read));
-        assert_eq!(scope(run.as_str()), Some(TokenScope::Run));
-        assert_eq!(scope(past.as_str()), None);
+        let read = make("a", TokenScope::Read, None, None);
+        let run = make("b", TokenScope::Run, Some("acme"), None);
+        let past = make("c", TokenScope::Admin, None, Some(1));
+        assert_eq!(rights(&own).as_deref(), Some("admin"));
+        assert_eq!(rights(read.as_str()).as_deref(), Some("read"));
+        assert_eq!(rights(run.as_str()).as_deref(), Some("run@acme"));
+        assert_eq!(rights(past.as_str()), None);
         NamedTokens::remove(&file, &TokenName::parse("a").unwrap()).unwrap();
-        assert_eq!(scope(read.as_str()), None);
+        assert_eq!(rights(read.as_str()), None);
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
-        assert_eq!(scope(run.as_str()), None);
-        assert_eq!(scope(&own), Some(TokenScope::Admin));
+        assert_eq!(rights(run.as_str()), None);
+        assert_eq!(rights(&own).as_deref(), Some("admin"));
         fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -7,7 +7,7 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -21,17 +21,19 @@ use futures_util::{SinkExt, StreamExt};
 use serde::Deserialize;
 use tokio::time::timeout;
 use utoipa::IntoParams;
+use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{API, ApiError, ServerSessions};
 use windlass_protocol::frame::{self, EncodeError};
 use windlass_protocol::host::{Declaration, FromHost, ToHost};
 use windlass_protocol::limits::{FRAME_BYTES_MAX, HOST_DECLARATION_BYTES_MAX, REASON_BYTES_MAX};
 use windlass_protocol::text::bounded;
-use windlass_protocol::{ErrorCode, Owner};
 
 use super::App;
 use super::body::Asked;
-use super::reply::{Answer, Refusal, about_to_stop, bad_request, session_id};
+use super::reply::{Answer, Refusal, about_to_stop, bad_request};
 use super::sessions::not_live;
+use super::tenant::RequestTenant;
+use crate::audit::AuditNote;
 use crate::bounds::BudgetShare;
 use crate::failure::Failure;
 use crate::session::Request;
@@ -54,11 +56,15 @@ const WRITE_BYTES: usize = 128 * 1024;
 /// Maximum time for a host to answer a close.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
+/// Maximum number of tools that the record of a declaration names.
+const NAMED_TOOLS_MAX: usize = 64;
+
 /// Maximum size of a declaration that is parsed on the node's thread. The blocking pool parses a larger one.
 const PARSE_INLINE_BYTES_MAX: usize = 32 * 1024;
 
 /// For whom a host's tools are: a session, all sessions of an owner, or all sessions.
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct HostQuery {
     /// The session that the tools are for.
     session: Option<String>,
@@ -74,25 +80,31 @@ pub(super) struct HostQuery {
         (status = "default", body = ApiError)))]
 pub(super) async fn attach(
     State(app): State<App>,
+    tenant: RequestTenant,
     Asked(query): Asked<HostQuery>,
+    note: AuditNote,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Answer<Response> {
     let upgrade = upgrade.map_err(|error| bad_request(error.body_text()))?;
     if app.stop.borrow().is_some() {
         return Err(Refusal(about_to_stop()));
     }
-    let scope = scope(&app, query)?;
+    let scope = scope(&app, &tenant, query)?;
+    note_scope(&note, &scope);
     let session = match &scope {
         HostScope::Session(id) => app.sessions.find(id),
         HostScope::Owner(_) | HostScope::Shared | HostScope::Everyone => None,
     };
     let client = session.map(|handle| handle.clients.enter());
-    let connection = app.serving.bounds.long_connections.claim(1)?;
+    let bounds = app.serving.bounds.of(tenant.0.as_ref());
+    let claimed = [bounds.long_connections.claim(1)?, bounds.tool_hosts.claim(1)?];
+    let declared = Mutex::new(bounds.declarations.claim(0)?);
     let host = app.tools.attach(scope).map_err(Failure::from)?;
     let welcome =
         ToHost::Welcome { api: API.to_string(), node: env!("CARGO_PKG_VERSION").to_owned() };
     host.send_first(&welcome);
-    let attachment = Attachment { app, host, _client: client, _connection: connection };
+    let attachment =
+        Attachment { app, host, tenant, _client: client, _claimed: claimed, declared, note };
     Ok(upgrade
         .max_message_size(MESSAGE_BYTES_MAX)
         .max_frame_size(MESSAGE_BYTES_MAX)
@@ -101,37 +113,56 @@ pub(super) async fn attach(
         .on_upgrade(move |socket| async move { attachment.converse(socket).await }))
 }
 
-fn scope(app: &App, query: HostQuery) -> Answer<HostScope> {
-    match (query.session, query.owner, query.shared) {
-        (Some(session), None, None) => {
-            let id = session_id(session)?;
-            if app.sessions.find(&id).is_none() {
-                return Err(not_live(app, &id));
-            }
-            Ok(HostScope::Session(id))
-        }
-        (None, Some(owner), None) => {
-            let owner = Owner::parse(owner).map_err(|error| bad_request(error.to_string()))?;
-            Ok(HostScope::Owner(owner))
-        }
-        (None, None, Some(ServerSessions::ByPolicy)) => Ok(HostScope::Shared),
-        (None, None, Some(ServerSessions::All)) => Ok(HostScope::Everyone),
-        _ => Err(bad_request("give exactly one of the parameters session, owner and shared")),
+/// Adds for whom the tools of a host are.
+fn note_scope(note: &AuditNote, scope: &HostScope) {
+    match scope {
+        HostScope::Session(id) => note.set_session(id.as_str()),
+        HostScope::Owner(owner) => note.add("owner", owner.as_str()),
+        HostScope::Shared => note.add("shared", "by_policy"),
+        HostScope::Everyone => note.add("shared", "all"),
     }
+}
+
+fn scope(app: &App, tenant: &RequestTenant, query: HostQuery) -> Answer<HostScope> {
+    let scope = match (query.session, query.owner, query.shared) {
+        (Some(session), None, None) => HostScope::Session(tenant.session(session)?),
+        (None, Some(owner), None) => HostScope::Owner(tenant.owner(owner)?),
+        (None, None, Some(ServerSessions::ByPolicy)) => HostScope::Shared,
+        (None, None, Some(ServerSessions::All)) => HostScope::Everyone,
+        _ => {
+            return Err(bad_request(
+                "give exactly one of the parameters session, owner and shared",
+            ));
+        }
+    };
+    tenant.check_host(&scope)?;
+    if let HostScope::Session(id) = &scope
+        && app.sessions.find(id).is_none()
+    {
+        return Err(not_live(app, id));
+    }
+    Ok(scope)
 }
 
 /// The attachment of one host. Dropping it detaches the host and tells the sessions that called it.
 struct Attachment {
     app: App,
     host: Arc<AttachedHost>,
+    tenant: RequestTenant,
     /// A host of a single session counts as a client of that session.
     _client: Option<PresentClient>,
-    _connection: BudgetShare,
+    /// Its shares of the long-lived connections and of the tool hosts.
+    _claimed: [BudgetShare; 2],
+    /// Its share of the bytes that all hosts declare.
+    declared: Mutex<BudgetShare>,
+    /// The record of the attachment, from which those of its tools follow.
+    note: AuditNote,
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
         self.app.tools.detach(self.host.id());
+        self.note.another("tools.withdraw").send();
         let host = self.host.id();
         for session in self.host.take_callers() {
             let Some(handle) = self.app.sessions.find(&session) else { continue };
@@ -216,7 +247,8 @@ impl Attachment {
             Ok(FromHost::ToolResult { session, turn, call, ok, more }) => {
                 let host = self.host.id();
                 let part = ResultPart { host, turn, call, ok, more, body: frame.body };
-                let sent = match self.app.sessions.find(&session) {
+                let called = self.app.sessions.find(&session);
+                let sent = match called.filter(|handle| self.tenant.may_answer(&handle.id)) {
                     Some(handle) => handle.send(Request::ToolResult(part)).await.is_ok(),
                     None => false,
                 };
@@ -251,15 +283,29 @@ impl Attachment {
             Ok(json) => prepare(&json),
             Err(failure) => Err(failure),
         };
-        let installed = prepared.and_then(|tools| Ok(self.app.tools.install(&self.host, tools)?));
+        let offer = self.note.another("tools.offer");
+        let installed = prepared.and_then(|tools| {
+            offer.add("tools", tools.names().take(NAMED_TOOLS_MAX).collect::<serde_json::Value>());
+            let mut declared = self.declared.lock().unwrap_or_else(PoisonError::into_inner);
+            declared.resize(tools.bytes())?;
+            Ok(self.app.tools.install(&self.host, tools)?)
+        });
         match installed {
-            Ok(count) => self.host.send_first(&ToHost::ToolsAccepted { count }),
-            Err(failure) => self.refuse(failure),
+            Ok(count) => {
+                offer.add("count", count as u64);
+                offer.send();
+                self.host.send_first(&ToHost::ToolsAccepted { count });
+            }
+            Err(failure) => {
+                offer.refuse(failure.code.as_str());
+                self.refuse(failure);
+            }
         }
     }
 
     fn refuse(&self, failure: Failure) {
-        let Failure { code, message } = failure;
+        let failure = if self.tenant.0.is_some() { failure.for_tenant() } else { failure };
+        let Failure { code, message, .. } = failure;
         // The message may contain text of the host.
         let message = bounded(&message, REASON_BYTES_MAX);
         self.host.send_first(&ToHost::Refused { code, message });

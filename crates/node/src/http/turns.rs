@@ -2,7 +2,7 @@
 //! a reply is limited by a budget.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::extract::State;
@@ -10,8 +10,9 @@ use axum::http::HeaderMap;
 use base64::Engine as _;
 use bytes::Bytes;
 use tokio::sync::oneshot;
+use windlass_audit::AuditDetail;
 use windlass_client::timers::TimerPool;
-use windlass_journal::{EventReader, LoadError, OutputRange};
+use windlass_journal::{EventReader, OutputRange};
 use windlass_protocol::api::{
     ApiError, StreamView, SubmitTurn, Turn, TurnInput, TurnQuery, TurnState,
 };
@@ -24,13 +25,18 @@ use windlass_protocol::{ErrorCode, SessionId, Stream, TurnId, TurnNo};
 
 use super::App;
 use super::body::{Asked, InPath, JsonBody, message};
+use super::read_log::ReadLog;
+use super::replicated;
 use super::reply::{Answer, bad_request, internal, session_id, turn_id};
-use super::sessions::{live, local};
+use super::sessions::live;
+use super::transfers::trace_parent;
+use crate::audit::AuditNote;
 use crate::bounds::{Bounds, BudgetShare};
 use crate::failure::Failure;
 use crate::session::output_ends::{OutputExcerpt, StreamExcerpt, end_bytes};
-use crate::session::turns::{Snapshot, Turn as Known};
+use crate::session::turns::Snapshot;
 use crate::session::{Request, SessionHandle, SubmitRequest, TurnRef, Until};
+use windlass_telemetry::TraceParent;
 use windlass_tools::within::OpenWithin;
 
 /// A checked request to submit a turn.
@@ -41,9 +47,11 @@ pub(super) struct Wish {
     deadline_ms: Option<u64>,
     context: Option<Box<TurnContext>>,
     within: Option<Within>,
+    trace: Option<TraceParent>,
     budget: Budgets,
     /// The long-connection share of a reply that waits.
     place: Option<BudgetShare>,
+    note: AuditNote,
 }
 
 /// A submitted turn whose reply is pending.
@@ -57,7 +65,12 @@ pub(super) struct Pending {
 
 impl Wish {
     /// `headers` are the headers of the request.
-    pub fn check(submit: SubmitTurn, headers: &HeaderMap, bounds: &Bounds) -> Answer<Self> {
+    pub fn check(
+        submit: SubmitTurn,
+        headers: &HeaderMap,
+        bounds: &Bounds,
+        note: AuditNote,
+    ) -> Answer<Self> {
         let id = submit
             .id
             .map(|id| TurnId::chosen(id.as_str()))
@@ -72,16 +85,25 @@ impl Wish {
             stdout: stream_budget(submit.stdout_bytes_max),
             stderr: stream_budget(submit.stderr_bytes_max),
         };
+        let code = message(submit.code, &bounds.input)?;
+        note.add("code", AuditDetail::Code(code.clone()));
         Ok(Self {
             id,
-            code: message(submit.code, &bounds.input)?,
+            code,
             wait,
             deadline_ms: submit.deadline_ms,
             context: submit.context.map(checked_context).transpose()?,
             within: within(headers)?,
+            trace: None,
             budget,
             place,
+            note,
         })
+    }
+
+    /// The turn is under the client's span.
+    pub fn under(self, trace: Option<TraceParent>) -> Self {
+        Self { trace, ..self }
     }
 
     /// Refuses a turn that could never begin, because it is submitted in a tool call that its session waits
@@ -105,8 +127,10 @@ impl Wish {
             deadline_ms: self.deadline_ms,
             context: self.context,
             within: self.within,
+            trace: self.trace,
             until: until(self.wait),
             number: number.clone(),
+            note: self.note,
             reply,
         };
         let Self { wait, budget, place, .. } = self;
@@ -117,7 +141,7 @@ impl Wish {
 impl Pending {
     /// The turn when it is settled, or when the wait has passed.
     pub async fn answer(self, app: &App, handle: &SessionHandle) -> Answer<Turn> {
-        let number = self.number;
+        let (number, began) = (self.number, Instant::now());
         let now = || match number.get() {
             Some(number) => Ok(TurnRef::Number(*number)),
             None => Err(Failure::new(
@@ -126,6 +150,7 @@ impl Pending {
             )),
         };
         let snapshot = settled(&app.serving.patience, handle, self.answer, self.wait, now).await?;
+        let snapshot = replicated::told(app, handle, snapshot, (began, self.wait)).await;
         present(app, &handle.id, snapshot, self.budget, || Ok(handle.reader.again())).await
     }
 }
@@ -192,11 +217,14 @@ fn within(headers: &HeaderMap) -> Answer<Option<Within>> {
 pub(super) async fn submit(
     State(app): State<App>,
     InPath(session): InPath<String>,
+    note: AuditNote,
     headers: HeaderMap,
     JsonBody(submit): JsonBody<SubmitTurn>,
 ) -> Answer<Json<Turn>> {
     let handle = live(&app, session)?;
-    let wish = Wish::check(submit, &headers, &app.serving.bounds)?;
+    let bounds = app.serving.bounds.of_session(&handle.id);
+    let wish = Wish::check(submit, &headers, &bounds, note)?;
+    let wish = wish.under(trace_parent(&app, &headers));
     wish.may_begin_in(&handle.id, &app.within)?;
     let (request, pending) = wish.into_request();
     handle.send(request).await?;
@@ -209,6 +237,7 @@ pub(super) async fn submit(
     responses((status = 200, body = Turn), (status = "default", body = ApiError)))]
 pub(super) async fn look(
     State(app): State<App>,
+    log: ReadLog,
     InPath((session, turn)): InPath<(String, String)>,
     Asked(query): Asked<TurnQuery>,
 ) -> Answer<Json<Turn>> {
@@ -218,14 +247,16 @@ pub(super) async fn look(
         stdout: stream_budget(query.stdout_bytes_max),
         stderr: stream_budget(query.stderr_bytes_max),
     };
-    if let Some(handle) = local(&app, &session)? {
+    if let Some(handle) = log.live(&app, &session) {
         let (reply, answer) = oneshot::channel();
-        let (wait, _place) = wait(query.wait_ms, &app.serving.bounds);
+        let (wait, _place) = wait(query.wait_ms, &app.serving.bounds.of_session(&session));
         let which = TurnRef::Id(turn.clone());
+        let began = Instant::now();
         let asked = Request::Look { turn: which.clone(), until: until(wait), reply };
         handle.send(asked).await?;
         match settled(&app.serving.patience, &handle, answer, wait, || Ok(which)).await {
             Ok(snapshot) => {
+                let snapshot = replicated::told(&app, &handle, snapshot, (began, wait)).await;
                 let reader = || Ok(handle.reader.again());
                 return present(&app, &session, snapshot, budget, reader).await.map(Json);
             }
@@ -234,9 +265,9 @@ pub(super) async fn look(
             Err(failure) => return Err(failure.into()),
         }
     }
-    let known = recorded(&app, &session, &turn).await?;
-    let snapshot = Snapshot { turn: known, state: TurnState::Ended };
-    present(&app, &session, snapshot, budget, || reader_of(&app, &session)).await.map(Json)
+    let known = log.turn(&app, &session, &turn)?;
+    let snapshot = Snapshot { turn: known, state: TurnState::Ended, accepted: None };
+    present(&app, &session, snapshot, budget, || log.reader(&app, &session)).await.map(Json)
 }
 
 /// Stop a turn: the running one, or one that waits.
@@ -250,7 +281,7 @@ pub(super) async fn interrupt(
     interrupted(&app, &live(&app, session)?, Some(turn_id(turn)?)).await
 }
 
-/// Stop the running turn.
+/// Stop the running turn, or the first turn that waits for the worker to start.
 #[utoipa::path(post, path = "/v1/sessions/{session}/interrupt",
     params(("session" = String, Path)),
     responses((status = 200, body = Turn), (status = "default", body = ApiError)))]
@@ -266,7 +297,9 @@ async fn interrupted(
     handle: &SessionHandle,
     turn: Option<TurnId>,
 ) -> Answer<Json<Turn>> {
+    let began = Instant::now();
     let snapshot = handle.ask(|reply| Request::Interrupt { turn, reply }).await?;
+    let snapshot = replicated::told(app, handle, snapshot, (began, Duration::ZERO)).await;
     let reader = || Ok(handle.reader.again());
     present(app, &handle.id, snapshot, Budgets::DEFAULT, reader).await.map(Json)
 }
@@ -278,13 +311,18 @@ async fn interrupted(
 pub(super) async fn input(
     State(app): State<App>,
     InPath((session, turn)): InPath<(String, String)>,
+    note: AuditNote,
     JsonBody(input): JsonBody<TurnInput>,
 ) -> Answer<Json<Turn>> {
     let handle = live(&app, session)?;
     let turn = turn_id(turn)?;
     let eof = input.eof;
-    let bytes = message(input_bytes(input)?, &app.serving.bounds.input)?;
+    let bytes = message(input_bytes(input)?, &app.serving.bounds.of_session(&handle.id).input)?;
+    note.add("bytes", bytes.len() as u64);
+    note.add("eof", eof);
+    let began = Instant::now();
     let snapshot = handle.ask(|reply| Request::Input { turn, bytes, eof, reply }).await?;
+    let snapshot = replicated::told(&app, &handle, snapshot, (began, Duration::ZERO)).await;
     let reader = || Ok(handle.reader.again());
     present(&app, &handle.id, snapshot, Budgets::DEFAULT, reader).await.map(Json)
 }
@@ -300,33 +338,6 @@ fn input_bytes(input: TurnInput) -> Answer<Vec<u8>> {
     }
 }
 
-/// A turn from the journal.
-pub(super) async fn recorded(app: &App, session: &SessionId, turn: &TurnId) -> Answer<Known> {
-    match app.serving.log.turn(session, turn).map_err(internal)? {
-        Some(record) => Ok(Known::from_record(record)),
-        None => {
-            let message = format!("session {session} has no turn {turn}");
-            Err(Failure::new(ErrorCode::TurnNotFound, message).into())
-        }
-    }
-}
-
-/// A reader of a session's journal, live or ended.
-pub(super) fn reader_of(app: &App, session: &SessionId) -> Answer<Box<dyn EventReader>> {
-    if let Some(handle) = local(app, session)? {
-        handle.clients.noticed();
-        return Ok(Box::new(handle.reader));
-    }
-    match app.serving.log.reader(session) {
-        Ok(reader) => Ok(reader),
-        Err(LoadError::NotFound(_)) => {
-            let message = format!("there is no session {session}");
-            Err(Failure::new(ErrorCode::SessionNotFound, message).into())
-        }
-        Err(error) => Err(internal(error)),
-    }
-}
-
 /// A turn as the reply shows it. Output that is not in memory is read from the journal.
 async fn present(
     app: &App,
@@ -335,7 +346,7 @@ async fn present(
     budget: Budgets,
     reader: impl FnOnce() -> Answer<Box<dyn EventReader>>,
 ) -> Answer<Turn> {
-    let Snapshot { turn, state } = snapshot;
+    let Snapshot { turn, state, .. } = snapshot;
     let excerpt = turn.output.excerpt(budget.output);
     let (shown, stdout, stderr) = match excerpt {
         Some(shown) if !budget.has_streams() => (shown, None, None),
@@ -351,7 +362,7 @@ async fn present(
                 let [stdout, stderr] = streams(&*reader, range, budget, (&owner, &id))?;
                 Answer::Ok((shown, stdout, stderr))
             };
-            app.serving.bounds.page_reads.run(reading).await??
+            app.serving.bounds.of_session(session).page_reads.run(reading).await??
         }
     };
     let (mut outcome, mut error, mut usage, mut receipt) = (None, None, None, None);
@@ -381,7 +392,8 @@ async fn present(
     })
 }
 
-/// The head and tail of a turn's output, from the journal.
+/// The head and tail of a turn's output, from the journal. They never overlap. Without its beginning, an output has only a
+/// tail.
 fn from_journal(
     reader: &dyn EventReader,
     range: OutputRange,
@@ -389,12 +401,17 @@ fn from_journal(
     budget: usize,
 ) -> Answer<OutputExcerpt> {
     let part = if bytes <= budget as u64 { budget } else { end_bytes(budget) };
-    let mut head = reader.head(part, range).map_err(internal)?.bytes;
+    let first = reader.head(part, range).map_err(internal)?;
+    let (mut head, rest) = match first.dropped_before {
+        0 => (first.bytes, OutputRange { from: first.next, ..range }),
+        _ => (Bytes::new(), range),
+    };
     head.truncate(part);
-    let tail = if bytes <= budget as u64 {
-        Bytes::new()
+    // An output that fits has a rest only behind a gap.
+    let tail = if rest.from < rest.to {
+        reader.tail(part as u64, rest).map_err(internal)?.bytes
     } else {
-        reader.tail(part as u64, range).map_err(internal)?.bytes
+        Bytes::new()
     };
     Ok(OutputExcerpt { head, tail, bytes })
 }
@@ -456,4 +473,58 @@ fn stream_budget(asked: Option<usize>) -> Option<usize> {
 
 fn budget(asked: Option<usize>) -> usize {
     asked.unwrap_or(OUTPUT_BYTES_DEFAULT).min(OUTPUT_BYTES_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_journal::{CopiedReader, CopiedSession, NewSession, OutputScope};
+    use windlass_protocol::event::DropReason;
+    use windlass_protocol::{Event, EventKind, Seq};
+
+    use super::*;
+
+    /// A copy with the output of one turn. A piece without text is left out.
+    fn copy_of(pieces: &[(&'static str, u64)]) -> CopiedReader {
+        let mut copy = CopiedSession::new(NewSession {
+            id: SessionId::parse("s1").unwrap(),
+            created_at_ms: 1,
+            workspace: String::new(),
+            worker_kind: "python".to_owned(),
+            spec: serde_json::json!({}),
+            quota_bytes: 0,
+        });
+        for (seq, (text, bytes)) in (1..).zip(pieces) {
+            let kind = if text.is_empty() {
+                EventKind::OutputDropped { bytes: *bytes, reason: DropReason::NotCopied }
+            } else {
+                EventKind::Output { stream: Stream::Stdout, background: false }
+            };
+            let turn = Some(TurnNo(1));
+            let event = Event { seq: Seq(seq), at_ms: seq, turn, link: None, kind };
+            copy.push(event, Bytes::from_static(text.as_bytes()), text.len() as u64);
+        }
+        CopiedReader::new(Arc::new(copy))
+    }
+
+    #[test]
+    fn an_excerpt_shows_nothing_twice_and_what_lies_behind_a_gap() {
+        let (lead, gap) = ([("", 100), ("the tail", 8)], [("head", 4), ("", 100), ("the tail", 8)]);
+        let whole = [("head", 4), ("the tail", 8)];
+        for (pieces, budget, head, tail) in [
+            (&lead[..], 1000, "", "the tail"),
+            (&lead[..], 64, "", "the tail"),
+            (&lead[..], 16, "", "tail"),
+            (&gap[..], 1000, "head", "the tail"),
+            (&gap[..], 16, "head", "tail"),
+            (&whole[..], 1000, "headthe tail", ""),
+            (&whole[..], 8, "he", "il"),
+        ] {
+            let bytes: u64 = pieces.iter().map(|(_, bytes)| bytes).sum();
+            let range = OutputRange { from: 0, to: bytes, scope: OutputScope::Turn(TurnNo(1)) };
+            let excerpt = from_journal(&copy_of(pieces), range, bytes, budget).ok().unwrap();
+            let shown = (&excerpt.head[..], &excerpt.tail[..]);
+            assert_eq!(shown, (head.as_bytes(), tail.as_bytes()), "{pieces:?} {budget}");
+            assert_eq!(excerpt.bytes, bytes);
+        }
+    }
 }

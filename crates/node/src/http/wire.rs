@@ -11,20 +11,26 @@ use std::task::{Context, Poll, ready};
 use axum::body::{Body, Bytes};
 use hyper::body::{Body as _, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::server::TlsStream;
+use windlass_client::door_stream::DoorStream;
 use windlass_client::stream::LeanStream;
 
 use super::connection_slots::{ConnectionSlot, WriteOutcome};
+use crate::bounds::BudgetShare;
+
+/// The node's end of a connection at a door.
+pub(super) type AcceptedStream = DoorStream<TlsStream<LeanStream>>;
 
 /// A connection's stream, with its slot.
 pub(super) struct SlotStream {
-    pub stream: LeanStream,
+    pub stream: AcceptedStream,
     /// Declared after the stream, so that the slot is freed after the descriptor is closed.
     pub slot: Arc<ConnectionSlot>,
 }
 
 impl SlotStream {
     /// Notes whether the client reads what is written.
-    fn note(&self, written: &Poll<io::Result<usize>>) {
+    fn note<T>(&self, written: &Poll<io::Result<T>>) {
         let tried = if written.is_pending() { WriteOutcome::Blocked } else { WriteOutcome::Wrote };
         self.slot.progress().note_write(tried);
     }
@@ -72,7 +78,12 @@ impl AsyncWrite for SlotStream {
 
     /// Called when everything has been written.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        // An encrypted stream accepts bytes that the client has no room for yet. Then only the flush waits.
+        if self.stream.holds_written_bytes() {
+            self.note(&flushed);
+        }
+        ready!(flushed)?;
         self.slot.progress().has_written();
         Poll::Ready(Ok(()))
     }
@@ -89,18 +100,20 @@ pub(super) struct ResponseBody {
     is_stream: bool,
     /// Absent for an upgraded connection: what follows is no response.
     slot: Option<Arc<ConnectionSlot>>,
+    /// Returned with the end of the response.
+    _share: Option<BudgetShare>,
 }
 
 impl ResponseBody {
-    pub fn new(body: Body, slot: Arc<ConnectionSlot>) -> Self {
+    pub fn new(body: Body, slot: Arc<ConnectionSlot>, share: Option<BudgetShare>) -> Self {
         let is_stream = body.size_hint().exact().is_none();
-        Self { body, is_stream, slot: Some(slot) }
+        Self { body, is_stream, slot: Some(slot), _share: share }
     }
 
     /// The response that upgrades the connection.
     pub fn upgrade(body: Body, slot: &ConnectionSlot) -> Self {
         slot.upgraded();
-        Self { body, is_stream: false, slot: None }
+        Self { body, is_stream: false, slot: None, _share: None }
     }
 }
 
@@ -112,7 +125,7 @@ impl hyper::body::Body for ResponseBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let Self { body, is_stream, slot } = &mut *self;
+        let Self { body, is_stream, slot, .. } = &mut *self;
         let Some(slot) = slot.as_ref().filter(|_| *is_stream) else {
             return Pin::new(body).poll_frame(cx);
         };
@@ -138,5 +151,83 @@ impl Drop for ResponseBody {
         if let Some(slot) = &self.slot {
             slot.progress().answer_made();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use rustls::pki_types::ServerName;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::super::tls_sides::{NAME, sides};
+    use super::*;
+
+    /// More than the buffers of a socket and of TLS hold together.
+    const BYTES: u32 = 3_000_000;
+
+    /// Both ends of a plain connection.
+    fn pair() -> (LeanStream, LeanStream) {
+        let (near, far) = UnixStream::pair().unwrap();
+        (LeanStream::new(near.into()).unwrap(), LeanStream::new(far.into()).unwrap())
+    }
+
+    fn sample() -> Vec<u8> {
+        (0..BYTES).map(|n| (n % 251) as u8).collect()
+    }
+
+    /// Sends the sample from one stream to the other, half of it in several slices at once.
+    async fn carry(from: &mut (impl AsyncWrite + Unpin), to: &mut (impl AsyncRead + Unpin)) {
+        let sent = sample();
+        let (first, second) = sent.split_at(sent.len() / 2);
+        let writing = async {
+            from.write_all(first).await.unwrap();
+            let mut written = 0;
+            while written < second.len() {
+                let rest = &second[written..];
+                let (head, tail) = rest.split_at(rest.len() / 3);
+                let slices = [IoSlice::new(head), IoSlice::new(tail)];
+                written += from.write_vectored(&slices).await.unwrap();
+            }
+            from.flush().await.unwrap();
+        };
+        let mut got = vec![0; sent.len()];
+        let reading = async { to.read_exact(&mut got).await.unwrap() };
+        tokio::join!(writing, reading);
+        assert!(got == sent, "the bytes changed on their way");
+    }
+
+    #[tokio::test]
+    async fn bytes_go_whole_in_both_directions_plain_and_encrypted() {
+        let (near, mut far) = pair();
+        let mut near = AcceptedStream::Plain(near);
+        assert!(near.is_write_vectored() && !near.holds_written_bytes());
+        carry(&mut near, &mut far).await;
+        carry(&mut far, &mut near).await;
+
+        let (near, far) = pair();
+        let (acceptor, connector) = sides();
+        let name = ServerName::try_from(NAME).unwrap();
+        let (near, far) = tokio::join!(acceptor.accept(near), connector.connect(name, far));
+        let (mut near, mut far) = (AcceptedStream::Tls(Box::new(near.unwrap())), far.unwrap());
+        assert!(near.is_write_vectored() && near.holds_written_bytes());
+        carry(&mut near, &mut far).await;
+        carry(&mut far, &mut near).await;
+    }
+
+    #[tokio::test]
+    async fn an_encrypted_stream_that_is_shut_down_ends_cleanly_at_the_other_end() {
+        let (near, far) = pair();
+        let (acceptor, connector) = sides();
+        let name = ServerName::try_from(NAME).unwrap();
+        let (near, far) = tokio::join!(acceptor.accept(near), connector.connect(name, far));
+        let (mut near, mut far) = (AcceptedStream::Tls(Box::new(near.unwrap())), far.unwrap());
+        near.write_all(b"the end").await.unwrap();
+        near.shutdown().await.unwrap();
+        let mut got = Vec::new();
+        // Without the message that ends TLS, this would be an error.
+        far.read_to_end(&mut got).await.unwrap();
+        assert_eq!(got, b"the end");
     }
 }

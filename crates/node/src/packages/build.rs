@@ -14,10 +14,12 @@ use windlass_protocol::{Outcome, SessionId};
 
 use super::index::PackageIndex;
 use super::store::{self, Record};
+use crate::audit::AuditNote;
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::session::start::{self, SessionOrigin};
 use crate::session::turns::Snapshot;
-use crate::session::{Request, SessionHandle, SubmitRequest, Until, start};
+use crate::session::{Request, SessionHandle, SubmitRequest, Until, ids};
 
 /// The program of a build.
 const PROGRAM: &str = include_str!("build.py");
@@ -74,9 +76,10 @@ impl Build {
             close(context, earlier).await;
         }
         let wanted = self.prepare(context).await?;
-        let handle = start::create(context, start::new_id(), wanted, None).await?.handle;
+        let origin = SessionOrigin::default();
+        let handle = start::create(context, ids::new_id(), wanted, origin, None).await?.handle;
         let id = handle.id.clone();
-        context.host.packages.update(&self.name, |record| record.build = Some(id.clone()));
+        self.note_session(context, &id).await;
         let ended = run_program(&handle).await;
         close(context, &id).await;
         failure_of(ended?).map_or(Ok(()), Err)?;
@@ -85,6 +88,17 @@ impl Build {
         lock.map_err(std::io::Error::other)
             .flatten()
             .map_err(|error| Failure::while_making("the lock file of the environment", &error))
+    }
+
+    /// Records which session builds the environment.
+    async fn note_session(&self, context: &Arc<Context>, id: &SessionId) {
+        let environments = context.host.packages.clone();
+        let (name, id) = (self.name.clone(), id.clone());
+        // Writes to the disk. The join fails only when the runtime stops.
+        let _ = tokio::task::spawn_blocking(move || {
+            environments.update(&name, |record| record.build = Some(id));
+        })
+        .await;
     }
 
     /// Makes the files of the build, and returns the request for its session.
@@ -142,8 +156,10 @@ async fn run_program(handle: &SessionHandle) -> Result<Snapshot, Failure> {
             context: None,
             deadline_ms: u64::try_from(BUILD_MAX.as_millis()).ok(),
             within: None,
+            trace: None,
             until: Until::Settled,
             number: Arc::new(OnceLock::new()),
+            note: AuditNote::default(),
             reply,
         })
     });

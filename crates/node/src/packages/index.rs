@@ -100,6 +100,15 @@ impl PackageIndex {
         }
     }
 
+    /// The same index without users and passwords: for sessions, whose code reads its variables.
+    pub fn without_logins(self) -> Self {
+        Self {
+            index: self.index.map(|url| without_login(&url)),
+            extra: self.extra.iter().map(|url| without_login(url)).collect(),
+            certificates: self.certificates,
+        }
+    }
+
     /// The variables with which pip and uv use this index, and no configuration file.
     pub fn environment(&self) -> Vec<(String, String)> {
         let index = self.index.clone().unwrap_or_else(default_index);
@@ -177,6 +186,15 @@ fn read(path: &Path, trust: &Trust) -> Option<String> {
     Some(text)
 }
 
+/// The address without the user and the password in front of its host.
+fn without_login(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    format!("{scheme}://{host}{path}")
+}
+
 /// The host and the port of an address. The user and the password in front of the host are left out.
 fn host_of(url: &str) -> Option<(String, u16)> {
     let (scheme, rest) = url.split_once("://")?;
@@ -247,6 +265,24 @@ mod tests {
         };
         assert_eq!(certificates(&[]), "/etc/own.pem");
         assert_eq!(certificates(&[("SSL_CERT_FILE", "/b.pem")]), "/b.pem");
+    }
+
+    #[test]
+    fn a_session_gets_no_password_of_an_index() {
+        for (rest, shown) in [
+            ("me:key@a.example/simple", "a.example/simple"),
+            ("token@a.example:8443", "a.example:8443"),
+            ("a.example/x@y/simple", "a.example/x@y/simple"),
+            ("u@b:key@a.example?x=@", "a.example?x=@"),
+        ] {
+            let url = |rest: &str| ["https", rest].join("://");
+            assert_eq!(without_login(&url(rest)), url(shown));
+        }
+        assert_eq!(without_login("nothing"), "nothing");
+        let url = ["https", "me:key@a.example/simple"].join("://");
+        let shown = index(&[("PIP_INDEX_URL", &url), ("UV_INDEX", &url)], &[]).without_logins();
+        assert!(shown.environment().iter().all(|(_, value)| !value.contains("key")), "{shown:?}");
+        assert_eq!(rules(&shown), ["a.example:443"]);
     }
 
     #[test]

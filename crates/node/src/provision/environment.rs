@@ -135,6 +135,11 @@ impl Environment {
 }
 
 impl EnvironmentState {
+    /// Number of pooled workers that are ready.
+    pub fn ready(&self) -> usize {
+        self.pool.counts().0
+    }
+
     /// Whether the zygote with this number is ready.
     pub fn has_zygote(&self, number: u64) -> bool {
         matches!(&self.zygote, ZygoteStage::Ready(zygote) if zygote.number() == number)

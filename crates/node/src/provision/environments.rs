@@ -13,6 +13,7 @@ use std::time::Instant;
 use tokio::sync::{Notify, watch};
 use windlass_procs::HoldMode;
 use windlass_protocol::environments::{EnvironmentEntry, EnvironmentList};
+use windlass_protocol::fleet_view::ReadyWorkers;
 
 use super::environment::{Environment, ZygoteStage};
 use super::pool_base::PlannedSession;
@@ -39,8 +40,10 @@ pub(super) struct Environments {
 
 impl Environments {
     pub fn new(config: &Config, trust: Arc<Trust>) -> Self {
-        // A zygote cannot fork into a process tree that is held by a subreaper instead of a namespace.
-        let start = if config.hold == HoldMode::Subreaper { StartBy::Exec } else { config.start };
+        // A zygote cannot fork into a process tree that is held by a subreaper instead of a namespace, and its forks
+        // cannot get a user id of their own.
+        let only_exec = config.hold == HoldMode::Subreaper || config.session_uids.is_some();
+        let start = if only_exec { StartBy::Exec } else { config.start };
         let entries = config.environments.entries.iter();
         Self {
             start,
@@ -117,6 +120,16 @@ impl Environments {
     pub fn list(&self) -> EnvironmentList {
         let environments = self.list.iter().map(Environment::info).collect();
         EnvironmentList { environments, error: self.error.clone(), packages: Vec::new() }
+    }
+
+    /// The environments with workers that are ready for sessions.
+    pub fn ready_workers(&self) -> Vec<ReadyWorkers> {
+        let all = self.list.iter().map(|environment| ReadyWorkers {
+            worker: environment.entry.worker.clone(),
+            interpreter: environment.entry.interpreter.clone(),
+            ready: environment.lock().ready() as u64,
+        });
+        all.filter(|workers| workers.ready > 0).collect()
     }
 
     pub async fn settled(&self) {

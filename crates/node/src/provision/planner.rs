@@ -1,6 +1,7 @@
 //! Plans the confinement of a new session: from the client's policy to the plan that the keeper gets. What
 //! the machine can enforce is found once; the files around a session are surveyed for each session.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -27,6 +28,11 @@ use windlass_egress::proxy_environment;
 /// The private `/tmp` of a session with its own mount view.
 const PRIVATE_TMP: &str = "/tmp";
 
+/// The variable that tells the worker where to make the environment for packages that the session's code installs, and
+/// the environment's name in the session's temporary directory.
+const SCRATCH_VARIABLE: &str = "WINDLASS_SCRATCH";
+const SCRATCH_ENVIRONMENT: &str = "packages";
+
 /// Variables of a session without a network: package managers fail at once instead of trying for seconds. No zygote
 /// reads them at its start, so they keep no session from the pool.
 const WITHOUT_NETWORK: [(&str, &str); 5] = [
@@ -36,6 +42,18 @@ const WITHOUT_NETWORK: [(&str, &str); 5] = [
     ("NPM_CONFIG_FETCH_RETRIES", "0"),
     ("CARGO_NET_RETRY", "0"),
 ];
+
+/// Names the directory for temporary files.
+const TMP_VARIABLE: &str = "TMPDIR";
+
+/// The directory in which programs usually keep caches.
+const USUAL_CACHES: &str = "~/.cache";
+
+/// Where programs keep their caches in a session that cannot use the usual directory, below its temporary directory.
+/// Without these variables matplotlib, fontconfig and pip print warnings in each session. A zygote that has loaded
+/// matplotlib needs no directory any more.
+const CACHES: [(&str, &str); 2] =
+    [("XDG_CACHE_HOME", ".cache"), ("MPLCONFIGDIR", ".cache/matplotlib")];
 
 /// Plans the confinement of sessions.
 #[derive(Debug)]
@@ -81,17 +99,18 @@ impl Planner {
     }
 
     /// Plans a session's confinement, and adds its environment variables to the recipe. Makes the session's
-    /// temporary directory and placeholders, if the plan needs them.
+    /// temporary directory and placeholders, if the plan needs them. `own_uid` is the user id that the session gets
+    /// outside of its user namespace instead of the node's.
     pub(super) fn plan(
         &self,
-        id: &SessionId,
+        (id, own_uid): (&SessionId, Option<u32>),
         policy: &Policy,
         dir: &mut SessionDir,
         recipe: &mut Recipe,
         placeholders: &Placeholders,
     ) -> Result<SessionPlan, Failure> {
         let machine = self.machine();
-        if depth(policy, machine) == Depth::Rules {
+        if depth(policy, machine) == Depth::Rules || dir.installs_packages {
             dir.make_tmp(&self.config, self.config.tmp_of(id))?;
         }
         let mut site = self.site(recipe, dir);
@@ -102,7 +121,14 @@ impl Planner {
         }
         let (place, around) =
             survey_with(&self.surroundings, policy, &site, depth(policy, machine));
+        for path in place.writable.iter().chain([&place.workspace]) {
+            session_dir::check_outside(&self.config, path)?;
+        }
         let plan = plan(policy, machine, &place)
+            .and_then(|plan| match own_uid {
+                Some(uid) => plan.with_own_user(uid),
+                None => Ok(plan),
+            })
             .map_err(|error| Failure::new(ErrorCode::NotEnforceable, error.to_string()))?;
         let text = serde_json::to_string(&plan).map_err(|error| {
             Failure::internal(&format!("cannot encode a plan as JSON: {error}"))
@@ -111,6 +137,10 @@ impl Planner {
             check_interpreter(&place, recipe)?;
         }
         environment(policy, &plan, dir.tmp.as_deref(), recipe);
+        if let Some(scratch) = dir.scratch() {
+            let environment = scratch.join(SCRATCH_ENVIRONMENT).display().to_string();
+            recipe.env.insert(SCRATCH_VARIABLE.to_owned(), environment);
+        }
         // Placeholders come last: no variable of the same name brings a real value into the session.
         recipe.env.extend(self.secrets.environment(policy));
         Ok(SessionPlan { plan, text, around, writable: writable(policy, place) })
@@ -124,6 +154,7 @@ impl Planner {
             made_by_node: true,
             family_dir: self.config.families_dir(),
             tmp: None,
+            installs_packages: false,
             agent_home: None,
             environment: None,
         };
@@ -137,7 +168,7 @@ impl Planner {
             survey_with(&self.surroundings, &policy, &site, depth(&policy, machine));
         let plan = plan(&policy, machine, &place).ok()?;
         let own = [&*place.workspace, place.family.as_deref()?];
-        Some(PoolBase::of(&PlannedSession { plan: &plan, around: &around, own }))
+        Some(PoolBase::of(&PlannedSession { plan: &plan, around: &around, own: &own }))
     }
 
     /// The input of the survey for a session.
@@ -184,7 +215,24 @@ fn check_interpreter(place: &FileSurvey, recipe: &Recipe) -> Result<(), Failure>
     };
     let message =
         format!("cannot run the interpreter {interpreter}: its real path is {real}, and {why}");
-    Err(Failure::new(ErrorCode::WorkerFailed, message))
+    // A client of a tenant names no interpreter, and learns no path of the node's own one.
+    Err(Failure::of_node(ErrorCode::WorkerFailed, message))
+}
+
+/// Names directories for caches in the session's environment. Called after a zygote was chosen by the environment.
+pub(super) fn name_caches(
+    policy: &Policy,
+    isolation: Isolation,
+    env: &mut BTreeMap<String, String>,
+) {
+    let hides_caches = policy.hidden.iter().any(|entry| entry == USUAL_CACHES);
+    let Some(tmp) = env.get(TMP_VARIABLE).filter(|_| hides_caches).cloned() else { return };
+    if isolation == Isolation::None {
+        return;
+    }
+    for (name, below) in CACHES {
+        env.entry(name.to_owned()).or_insert_with(|| format!("{tmp}/{below}"));
+    }
 }
 
 /// Adds the environment variables of the policy: allowed ones of the node, `TMPDIR`, the proxy, and those of a session
@@ -200,7 +248,7 @@ fn environment(policy: &Policy, plan: &Plan, tmp: Option<&Path>, recipe: &mut Re
         (_, Some(tmp)) => Some(tmp.display().to_string()),
         (_, None) => None,
     };
-    recipe.env.extend(tmp.map(|tmp| ("TMPDIR".to_owned(), tmp)));
+    recipe.env.extend(tmp.map(|tmp| (TMP_VARIABLE.to_owned(), tmp)));
     if let Network::Hosts(rules) = &policy.network {
         for (name, value) in proxy_environment(&rules.0) {
             recipe.env.entry(name.to_owned()).or_insert(value);

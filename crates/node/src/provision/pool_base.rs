@@ -15,7 +15,7 @@ pub(super) struct PlannedSession<'a> {
     pub plan: &'a Plan,
     pub around: &'a Arc<SharedSurvey>,
     /// The session's own directories, as the plan names them: without symlinks.
-    pub own: [&'a Path; 2],
+    pub own: &'a [&'a Path],
 }
 
 /// What the plans of all sessions with one pool key have in common.

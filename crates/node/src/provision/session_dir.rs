@@ -26,8 +26,10 @@ pub(crate) struct SessionDir {
     pub made_by_node: bool,
     /// The family directory. It is the session's first room: its twins' directories are made in it.
     pub family_dir: PathBuf,
-    /// Its temporary directory, if it has no private `/tmp`.
+    /// Its temporary directory, if it has no private `/tmp` or installs packages.
     pub tmp: Option<PathBuf>,
+    /// Its code installs packages below the temporary directory.
+    pub installs_packages: bool,
     /// The home of its agent, if its worker is one.
     pub agent_home: Option<PathBuf>,
     /// The virtual environment of its package environment, which it reads.
@@ -39,7 +41,7 @@ impl SessionDir {
     pub fn make(config: &Config, trust: &Trust, spec: &SessionSpec<'_>) -> Result<Self, Failure> {
         let SessionSpec { id, wanted, in_new_workspace: made_by_node, .. } = *spec;
         let workspace = match &wanted.workspace {
-            Some(named) => client_workspace(named, trust)?,
+            Some(named) => client_workspace(config, named, trust)?,
             None => {
                 let fresh = config.workspace_of(id);
                 make(config, &fresh, 0o755)
@@ -53,13 +55,14 @@ impl SessionDir {
         let workspace_is_new = wanted.workspace.is_none();
         let agent_home = agent_home(config, id, wanted)?;
         let environment = spec.environment.map(Path::to_owned);
-        let tmp = None;
+        let (tmp, installs_packages) = (None, wanted.allow_packages);
         Ok(Self {
             workspace,
             workspace_is_new,
             made_by_node,
             family_dir,
             tmp,
+            installs_packages,
             agent_home,
             environment,
         })
@@ -72,6 +75,11 @@ impl SessionDir {
         })?;
         self.tmp = Some(path);
         Ok(())
+    }
+
+    /// The directory that its code installs packages in. It counts for the disk limit.
+    pub fn scratch(&self) -> Option<PathBuf> {
+        self.tmp.clone().filter(|_| self.installs_packages)
     }
 
     /// Removes the directories of a session that is not made. An empty workspace stays: it may be of an
@@ -101,11 +109,35 @@ pub(super) fn make(config: &Config, path: &Path, mode: u32) -> io::Result<()> {
     state.make_directory(session_dirs::inside(config, path)?, mode).map(drop)
 }
 
+/// Refuses a real path in the node's own directories, which hold its tokens, secrets and records. What the node makes for
+/// sessions is below them and is not refused.
+pub(super) fn check_outside(config: &Config, path: &Path) -> Result<(), Failure> {
+    for own in [&config.state_dir, &config.runtime_dir] {
+        let real = own.canonicalize().unwrap_or_else(|_| own.clone());
+        let Ok(inside) = path.strip_prefix(&real) else { continue };
+        let is_for_sessions = config.written_dirs().iter().any(|dir| {
+            dir.strip_prefix(own).is_ok_and(|dir| inside != dir && inside.starts_with(dir))
+        });
+        if !is_for_sessions {
+            let message = format!(
+                "a session cannot have {}: it is in a directory of the node itself",
+                path.display()
+            );
+            return Err(Failure::new(ErrorCode::BadRequest, message));
+        }
+    }
+    Ok(())
+}
+
 /// Resolves the workspace that a client named. A symlink on the path must not be one that a session could
 /// have made, because it would choose the directory of the next session. The path is resolved once, so a
 /// symlink that is swapped meanwhile is not followed. The recorded path has no symlinks, so a symlink found
 /// on it later was made since then.
-pub(super) fn client_workspace(named: &str, trust: &Trust) -> Result<PathBuf, Failure> {
+pub(super) fn client_workspace(
+    config: &Config,
+    named: &str,
+    trust: &Trust,
+) -> Result<PathBuf, Failure> {
     let refused =
         |why: String| Failure::new(ErrorCode::BadRequest, format!("the workspace {named:?} {why}"));
     if !Path::new(named).is_absolute() {
@@ -123,6 +155,7 @@ pub(super) fn client_workspace(named: &str, trust: &Trust) -> Result<PathBuf, Fa
             "leads through a symlink: {why}; name the directory itself, {real}"
         )));
     }
+    check_outside(config, &way.real)?;
     Directory::recorded(&way.real).map_err(|error| unusable(&error))?;
     if way.real.to_str().is_none() {
         return Err(refused(format!("is {}, whose path is not UTF-8", way.real.display())));

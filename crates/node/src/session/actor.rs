@@ -249,6 +249,7 @@ impl Actor {
             return;
         }
         let mut records = std::mem::take(&mut self.round.records);
+        self.life.audit.note(&self.context.serving.audit, &self.id, &records);
         let written = self.journal.write(&mut records, &mut self.keeper.link.half);
         self.count_failed(written);
         if written == JournalWrite::Failed {
@@ -308,7 +309,8 @@ impl Actor {
         if let Some(open) = open {
             found.extent = OutputExtent::of(open);
         }
-        Ok(Snapshot { turn: found, state })
+        let accepted = open.map(|open| open.code_to_seq);
+        Ok(Snapshot { turn: found, state, accepted })
     }
 
     pub(super) fn no_turn(&self, id: &TurnId) -> Failure {

@@ -8,6 +8,7 @@ use windlass_protocol::api::TurnState;
 use windlass_protocol::event::{EndReason, EventKind, StopCause, TurnError, Usage};
 use windlass_protocol::limits::CHUNK_BYTES_MAX;
 use windlass_protocol::link::KeeperCommand;
+use windlass_protocol::turn::TurnContext;
 use windlass_protocol::worker::WorkerOutcome;
 use windlass_protocol::{ErrorCode, Outcome, TurnNo};
 
@@ -16,9 +17,18 @@ use super::calls::CallPart;
 use super::receipts::WorkspaceFate;
 use super::refusals::RefusalQuestion;
 use super::round::{SessionAct, TurnEndReport};
+use super::trace::TRACEPARENT;
 use super::turns::{OutputExtent, TurnEnd, TurnRequest};
 use super::{answer, limits, receipts};
 use crate::failure::Failure;
+
+/// Why a session ended, for people.
+const FENCED: &str =
+    "the node has lost its lease in the fleet, so another node may use the session's name";
+
+/// The keeper decides it (`windlass_keeper`, `watch::disk`).
+const FAR_OVER_DISK: &str =
+    "the workspace of a tenant's session grew over twice the disk limit and 64 MiB";
 
 impl Actor {
     /// Plans one effect. `reported` is the keeper's report of the turn that the effect is about.
@@ -151,7 +161,8 @@ impl Actor {
         let kind = end.into_event();
         self.round.record_from_keeper(reported.link, Some(turn), kind, Bytes::new());
         self.queue.turns.ended(turn);
-        self.context.metrics.turn_ended(outcome, usage.wall_ms);
+        let kind = &self.journal.facts().created.worker_kind;
+        self.context.count_turn(&self.id, kind, outcome, &usage);
         self.round.acts.push(SessionAct::Settle { turn });
     }
 
@@ -177,7 +188,12 @@ impl Actor {
         let made_at_ms = self.journal.facts().created.created_at_ms;
         let workspace = WorkspaceFate::of(&self.context.journal, original, made_at_ms, reason);
         let receipt = receipts::session_ended(&self.id, reason, workspace);
-        let message = (reason == EndReason::Idle).then(|| self.life.idle.in_words());
+        let message = match reason {
+            EndReason::Idle => Some(self.life.idle.in_words()),
+            EndReason::Fenced => Some(FENCED.to_owned()),
+            EndReason::Disk => Some(FAR_OVER_DISK.to_owned()),
+            _ => None,
+        };
         self.round.record(None, EventKind::SessionEnded { reason, message, receipt }, Bytes::new());
     }
 
@@ -188,6 +204,7 @@ impl Actor {
                     return self.end_unstarted(turn, failure);
                 }
                 if let Some(TurnRequest { code, context }) = self.queue.start(turn) {
+                    let context = self.with_span(turn, context);
                     let start = KeeperCommand::TurnStart { turn, more: false, context };
                     self.keeper.command(start, code);
                 }
@@ -231,6 +248,21 @@ impl Actor {
                 }
             }
         }
+    }
+
+    /// Adds the turn's span to its environment, for services that the code calls.
+    fn with_span(
+        &self,
+        turn: TurnNo,
+        context: Option<Box<TurnContext>>,
+    ) -> Option<Box<TurnContext>> {
+        let Some(trace) = &self.journal.trace else { return context };
+        let Some(own) = trace.of_turn(turn).filter(|_| self.takes_context()) else {
+            return context;
+        };
+        let mut context = context.unwrap_or_default();
+        context.env.entry(TRACEPARENT.to_owned()).or_insert_with(|| own.to_string());
+        Some(context)
     }
 
     /// Why the worker that is ready cannot run this turn: it takes no context.

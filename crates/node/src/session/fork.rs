@@ -13,9 +13,10 @@ use windlass_lifecycle::SessionMachine;
 use windlass_lifecycle::link::NodeHalf;
 use windlass_protocol::api::{CopyScope, LeftOutDirectory};
 use windlass_protocol::confinement::Isolation;
+use windlass_protocol::event::StartedBy;
 use windlass_protocol::link::{AttachReply, ForkDone, ForkEnd, ForkOrder};
 use windlass_protocol::worker::FORKS;
-use windlass_protocol::{ErrorCode, LinkSeq, Owner, SessionId, family};
+use windlass_protocol::{ClientName, ErrorCode, LinkSeq, Owner, SessionId, family};
 
 use super::answer;
 use super::children;
@@ -51,6 +52,8 @@ pub(crate) struct HeldOriginal {
 #[derive(Debug, Clone)]
 pub(crate) struct TwinRequest {
     pub id: SessionId,
+    /// The program that wants the twin.
+    pub client: Option<ClientName>,
     /// Absent: the original's owner.
     pub owner: Option<Owner>,
     pub copy: CopyScope,
@@ -225,17 +228,23 @@ pub(crate) async fn fork(
     reserved.map_err(failure)?;
     let context = context.clone();
     let forked = tokio::spawn(async move {
-        let forked = make(&context, &original, &request).await;
-        if forked.is_err() {
-            let (context, id) = (context.clone(), request.id.clone());
-            let undo = move || {
-                context.host.cgroups.end_of(&id);
-                context.forget(&id);
-            };
-            // The join fails only when the runtime stops.
-            let _ = tokio::task::spawn_blocking(undo).await;
+        let (claim, forked) = match start::claim_new(&context, &request.id).await {
+            Ok(claim) => (claim, make(&context, &original, &request).await),
+            Err(failure) => (None, Err(failure)),
+        };
+        match forked {
+            Ok(twin) => {
+                let confirmed = context.end_if_fenced(claim.as_ref(), &twin.handle).await;
+                confirmed.map(|()| twin)
+            }
+            Err(failure) => {
+                let (node, id) = (context.clone(), request.id.clone());
+                // The join fails only when the runtime stops.
+                let _ = tokio::task::spawn_blocking(move || node.host.cgroups.end_of(&id)).await;
+                context.forget_unmade(&request.id, claim).await;
+                Err(failure)
+            }
         }
-        forked
     });
     forked.await.map_err(|error| start::internal(&error.to_string()))?
 }
@@ -280,6 +289,7 @@ async fn make(
     let (actor, handle) = start::assemble(context, SessionMachine::twin(), log, link, spec);
     context.admit(handle.clone());
     context.metrics.session_created();
+    context.metrics.session_starts(&handle.info().kind, StartedBy::Fork);
     tokio::spawn(actor.run());
     children::end_if_orphan(context, &handle);
     let NotCopied { directories, directories_more, .. } = left_out;
@@ -346,8 +356,12 @@ fn prepare(
     first: SessionId,
 ) -> Result<PreparedTwin, Failure> {
     let HeldOriginal { created, room, isolation } = held;
-    let TwinRequest { id, owner, copy: scope } = request;
-    let spec = Spec::of(&created)?;
+    let TwinRequest { id, client, owner, copy: scope } = request;
+    let mut spec = Spec::of(&created)?;
+    if let Some(policy) = &mut spec.policy {
+        // The twin has the limits of its original, so they are not fitted.
+        policy.limits = context.claim_limits(&id, &policy.limits, policy.limits)?;
+    }
     check_hidden(context, spec.policy.as_ref(), created.workspace.as_ref())?;
     let socket = keepers::socket_path(&context.config, &id);
     keepers::check_path(&socket).map_err(|error| start::internal(&error.to_string()))?;
@@ -365,11 +379,14 @@ fn prepare(
         cgroups: cgroups.clone(),
         // The twin uses the original's temporary directory, which stays until the whole family has ended.
         tmp: None,
+        client,
         owner: owner.or(spec.owner),
         forked_from: Some(created.id),
         copied_from: None,
         family: Some(first),
         room: Some(family::room_of_twin(&room)),
+        // The twin has a trace of its own.
+        trace: None,
         ..spec
     };
     let new = NewSession {

@@ -15,7 +15,9 @@ use windlass_protocol::link::AttachReply;
 use windlass_protocol::{ErrorCode, LinkSeq, Outcome, TurnNo};
 
 use super::limits::explain;
+use super::trace::SessionTrace;
 use super::turns::Turns;
+use crate::metrics::DroppedOutput;
 
 /// Maximum number of owed records. Further ones are dropped, except those that [`must_not_be_lost`].
 const OWED_MAX: usize = 512;
@@ -114,6 +116,14 @@ fn dropped_bytes(record: &NewEvent) -> Option<u64> {
     }
 }
 
+/// The bytes of output that the node could not write, according to this record.
+fn dropped_by_node(record: &NewEvent) -> Option<u64> {
+    match record.kind {
+        EventKind::OutputDropped { bytes, reason: DropReason::DiskFull } => Some(bytes),
+        _ => None,
+    }
+}
+
 /// A session's journal, the owed records, and the turns that a full disk has cut.
 #[derive(Debug)]
 pub(super) struct JournalSide {
@@ -123,13 +133,16 @@ pub(super) struct JournalSide {
     cut: BTreeSet<TurnNo>,
     /// When to try again to write the owed records.
     retry_at: Option<Instant>,
+    dropped: DroppedOutput,
+    /// Reports of what is in the journal, for spans.
+    pub trace: Option<SessionTrace>,
 }
 
 impl JournalSide {
-    pub fn new(log: SessionLog) -> Self {
+    pub fn new(log: SessionLog, dropped: DroppedOutput, trace: Option<SessionTrace>) -> Self {
         let open = log.facts().open_turns.iter().filter(|open| open.disk_full);
         let cut = open.map(|open| open.number).collect();
-        Self { log, owed: OwedRecords::default(), cut, retry_at: None }
+        Self { log, owed: OwedRecords::default(), cut, retry_at: None, dropped, trace }
     }
 
     pub fn facts(&self) -> &SessionFacts {
@@ -217,8 +230,21 @@ impl JournalSide {
     }
 
     fn append(&mut self, records: &mut Vec<NewEvent>) -> JournalWrite {
+        let traced = self.trace.as_ref().map(|trace| trace.read(records));
+        let lost: u64 = records.iter().filter_map(dropped_by_node).sum();
         match self.log.append_from(records) {
-            Ok(_) => JournalWrite::Done,
+            Ok(appended) => {
+                if lost > 0 {
+                    self.dropped.count(lost, DropReason::DiskFull);
+                }
+                if appended.dropped_bytes > 0 {
+                    self.dropped.count(appended.dropped_bytes, DropReason::Quota);
+                }
+                if let (Some(trace), Some(traced)) = (&mut self.trace, traced) {
+                    trace.report(traced);
+                }
+                JournalWrite::Done
+            }
             Err(error) => {
                 if !matches!(error, AppendError::DiskFull { .. }) {
                     let session = &self.log.facts().created.id;

@@ -192,11 +192,17 @@ impl Actor {
         if let EventKind::WorkerReady { start, figures, .. } = &mut kind {
             // A restart is over.
             self.keeper.has_answered();
-            if !self.context.config.workers.start_figures {
+            let is_recorded = self.context.config.workers.start_figures;
+            if let Some(measured) = figures {
+                let (kind, metrics) =
+                    (&self.journal.facts().created.worker_kind, &self.context.metrics);
+                metrics.worker_ready(kind, *start, measured);
+                if is_recorded {
+                    metrics.worker_started(kind, *start, measured);
+                }
+            }
+            if !is_recorded {
                 *figures = None;
-            } else if let Some(figures) = figures {
-                let kind = self.view.info().kind.clone();
-                self.context.metrics.worker_started(&kind, *start, figures);
             }
         }
         let event = lifecycle_event(turn, &kind);
@@ -323,6 +329,7 @@ fn lifecycle_event(turn: Option<TurnNo>, kind: &EventKind) -> Option<SessionEven
         }
         EventKind::WorkerEnded { limit, .. } => Some(SessionEvent::WorkerEnded { limit: *limit }),
         EventKind::ProtocolBroken { .. } => Some(SessionEvent::ProtocolBroken),
+        EventKind::LimitReached { ends_session: true, .. } => Some(SessionEvent::DiskPassed),
         EventKind::StdinWait { .. } => Some(SessionEvent::StdinWaited { turn: of_turn }),
         EventKind::InputTaken { .. } => Some(SessionEvent::InputTaken { turn: of_turn }),
         _ => None,

@@ -1,6 +1,7 @@
 //! How a session's owner task ends: the session has ended, or it goes on without this node.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -8,9 +9,11 @@ use tokio::sync::oneshot;
 use windlass_journal::NewEvent;
 use windlass_lifecycle::SessionEffect;
 use windlass_lifecycle::session::Loss;
+use windlass_procs::cgroup::CgroupUsage;
 use windlass_protocol::SessionId;
 use windlass_protocol::event::{EndReason, EventKind, Usage};
 use windlass_protocol::link::FromKeeper;
+use windlass_telemetry::Fact;
 
 use super::actor::{Actor, LeaveReason};
 use super::journal_side::OWED_RETRY;
@@ -59,7 +62,9 @@ async fn see_off(actor: &mut Actor) {
             return;
         }
     }
+    let family = actor.context.sessions.find(&actor.id).map(|handle| handle.family);
     actor.context.forget(&actor.id);
+    release_user_id(&actor.context, family).await;
     // If several sessions of a family end at the same time, the last one that is forgotten finds the family
     // empty and removes its directory.
     if let Some(room) = actor.fork.first_room() {
@@ -101,8 +106,12 @@ async fn remove_belongings(actor: &mut Actor) {
         return;
     }
     let (context, id) = (actor.context.clone(), actor.id.clone());
+    let measured = context.sessions.find(&id).map(|handle| handle.cgroups);
     let keeper_lost = actor.machine.end_reason() == Some(EndReason::KeeperLost);
     let remove = move || {
+        if let (Some(measured), Some(cpu_time)) = (measured, CgroupUsage::of(&dirs).cpu_time) {
+            context.serving.usage.count_ended(&id, cpu_time, &measured);
+        }
         if keeper_lost {
             context.host.cgroups.remove_lost(&dirs);
         } else {
@@ -119,6 +128,17 @@ async fn remove_belongings(actor: &mut Actor) {
     };
     // The join fails only when the runtime stops.
     let _ = tokio::task::spawn_blocking(remove).await;
+}
+
+/// Frees the user id of a family with its last session, which has been forgotten.
+async fn release_user_id(context: &Arc<Context>, family: Option<SessionId>) {
+    let Some(family) = family.filter(|_| context.host.user_ids.are_in_use()) else { return };
+    if context.sessions.handles().iter().any(|one| one.family == family) {
+        return;
+    }
+    let context = context.clone();
+    // The join fails only when the runtime stops.
+    let _ = tokio::task::spawn_blocking(move || context.host.user_ids.release(&family)).await;
 }
 
 /// Removes the changed secret rules of a family with its last session.
@@ -175,6 +195,9 @@ fn release(actor: &mut Actor, reply: Option<oneshot::Sender<()>>) {
         for given in actor.keeper.take_confirmations() {
             answer(given.reply, actor.snapshot(given.turn));
         }
+    }
+    if let Some(trace) = &mut actor.journal.trace {
+        trace.report_now(Fact::Released);
     }
     actor.context.leave(&actor.id);
     if let Some(reply) = reply {

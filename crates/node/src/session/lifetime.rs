@@ -7,6 +7,7 @@ use super::ReplySender;
 use super::alarm::Alarm;
 use super::answer;
 use super::idle::IdleWatch;
+use crate::audit::SessionAudit;
 
 #[derive(Debug)]
 pub(super) struct Lifetime {
@@ -20,8 +21,10 @@ pub(super) struct Lifetime {
     closing: Option<Closing>,
     /// Removed when the session has ended.
     pub cgroups: Vec<PathBuf>,
-    /// The session's temporary directory, if it has no private `/tmp`.
+    /// The session's temporary directory, if it has no private `/tmp` or installs packages.
     pub tmp: Option<PathBuf>,
+    /// What the audit log tells of the session until its end.
+    pub audit: SessionAudit,
 }
 
 /// A client's request to close the session.
@@ -33,8 +36,8 @@ struct Closing {
 
 impl Lifetime {
     pub fn new(idle: IdleWatch, wall_s: Option<u64>, wall_at: Option<Instant>) -> Self {
-        let (alarm, cgroups) = (Alarm::default(), Vec::new());
-        Self { alarm, idle, wall_s, wall_at, closing: None, cgroups, tmp: None }
+        let (alarm, cgroups, audit) = (Alarm::default(), Vec::new(), SessionAudit::default());
+        Self { alarm, idle, wall_s, wall_at, closing: None, cgroups, tmp: None, audit }
     }
 
     pub fn next_due(&self) -> Option<Instant> {

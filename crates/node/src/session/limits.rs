@@ -30,9 +30,12 @@ impl LimitReports {
     /// Notes a keeper's event, before the lifecycle decides about it.
     pub fn note(&mut self, kind: &EventKind) {
         match kind {
-            EventKind::LimitReached { limit, message } => {
+            EventKind::LimitReached { limit, message, ends_session } => {
                 self.message.clone_from(message);
                 self.reached = Some(*limit);
+                if *ends_session {
+                    self.ended = Some((*limit, message.clone()));
+                }
             }
             EventKind::WorkerEnded { limit, cause, exit_code, stderr, .. } => {
                 self.cause.clone_from(cause);
@@ -51,7 +54,7 @@ impl LimitReports {
         let (limit, message) = (Limit::WallTime, format!("the session may live for {wall_s} s"));
         self.ended = Some((limit, message.clone()));
         self.reached = Some(limit);
-        EventKind::LimitReached { limit, message }
+        EventKind::LimitReached { limit, message, ends_session: true }
     }
 
     /// The exit status of a turn that its worker did not survive.
@@ -205,7 +208,9 @@ mod tests {
     fn reports(limit: Option<Limit>) -> LimitReports {
         let mut reports = LimitReports::default();
         let message = "it used 65 MiB of 64 MiB".to_owned();
-        reports.note(&EventKind::LimitReached { limit: Limit::Memory, message });
+        let limit_reached =
+            EventKind::LimitReached { limit: Limit::Memory, message, ends_session: false };
+        reports.note(&limit_reached);
         reports.note(&ended("", limit));
         reports
     }

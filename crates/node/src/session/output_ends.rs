@@ -127,28 +127,34 @@ pub(crate) struct StreamExcerpt<'a> {
 }
 
 impl StreamExcerpt<'_> {
-    /// The view that fits `budget`. `ends` has at least so many bytes of each end, if the stream has them.
+    /// The view that fits `budget`. `ends` has at least so many bytes of each end, if the stream has them. Bytes of the
+    /// turn's output that are not kept count as bytes of this stream: it is not known which stream they were of.
     pub fn view(&self, ends: &StreamEnds, budget: usize) -> StreamView {
+        let Self { name, session, turn } = self;
+        let (missing, bytes) = (ends.missing, ends.bytes + ends.missing);
         let mut raw = ends.head.clone();
         let mut omitted = 0;
-        if ends.bytes > budget as u64 {
+        if missing > 0 || bytes > budget as u64 {
             let part = end_bytes(budget);
-            // The tail begins where the head ends, unless bytes between them are missing.
             let all = [&ends.head[..], &ends.tail].concat();
-            let tail = &all[all.len() - part..];
+            // The tail begins where the head ends, unless bytes between them are missing.
+            let last = if missing > 0 { &ends.tail[..] } else { &all[..] };
+            let tail = &last[last.len().saturating_sub(part)..];
             raw.truncate(part);
-            omitted = ends.bytes - (raw.len() + tail.len()) as u64;
-            let Self { name, session, turn } = self;
+            omitted = bytes - (raw.len() + tail.len()) as u64;
+            let what = match missing {
+                0 => format!("bytes of {name} not shown"),
+                _ => format!("bytes not shown: {missing} bytes of this turn's output are not kept"),
+            };
             let marker = format!(
-                "\n[... {omitted} of {} bytes of {name} not shown; read the turn's output with GET \
+                "\n[... {omitted} of {bytes} {what}; read the turn's output with GET \
                  /v1/sessions/{session}/output?turn={turn} ...]\n",
-                ends.bytes
             );
             raw.extend_from_slice(marker.as_bytes());
             raw.extend_from_slice(tail);
         }
         let (text, base64) = as_text(raw, omitted);
-        StreamView { text, bytes: ends.bytes, omitted_bytes: omitted, base64 }
+        StreamView { text, bytes, omitted_bytes: omitted, base64 }
     }
 }
 
@@ -193,7 +199,7 @@ mod tests {
         let ends = |text: &str, budget: usize| {
             let (head, rest) = text.as_bytes().split_at(text.len().min(budget));
             let tail = rest[rest.len().saturating_sub(budget)..].to_vec();
-            StreamEnds { head: head.to_vec(), tail, bytes: text.len() as u64 }
+            StreamEnds { head: head.to_vec(), tail, bytes: text.len() as u64, missing: 0 }
         };
         for (text, budget, omitted) in [("abc", 3, 0), ("", 1, 0), (&*"x".repeat(1000), 600, 656)] {
             let view = excerpt.view(&ends(text, budget), budget);
@@ -203,6 +209,26 @@ mod tests {
                 _ => assert!(view.text.len() <= budget && view.text.contains("standard output")),
             }
         }
+    }
+
+    #[test]
+    fn a_stream_says_how_many_bytes_of_the_output_are_not_kept() {
+        let (session, turn) = (SessionId::parse("s").unwrap(), TurnId::from_number(TurnNo(1)));
+        let excerpt = StreamExcerpt { name: "standard output", session: &session, turn: &turn };
+        let ends =
+            StreamEnds { head: b"head".to_vec(), tail: b"tail".to_vec(), bytes: 8, missing: 100 };
+        let view = excerpt.view(&ends, 1000);
+        assert_eq!((view.bytes, view.omitted_bytes), (108, 100));
+        assert!(
+            view.text.starts_with("head\n[... 100 of 108 bytes not shown: 100 "),
+            "{}",
+            view.text
+        );
+        assert!(view.text.ends_with(" ...]\ntail"), "{}", view.text);
+        // Both ends are cut to the budget.
+        let view = excerpt.view(&ends, 6);
+        assert_eq!((view.bytes, view.omitted_bytes), (108, 106));
+        assert!(view.text.starts_with("h\n") && view.text.ends_with("\nl"), "{}", view.text);
     }
 
     #[test]

@@ -11,7 +11,8 @@ use tokio::time::timeout;
 use windlass_beneath::Directory;
 use windlass_protocol::api::SessionState;
 
-use super::{Request, SessionHandle, start};
+use super::start::{self, SessionOrigin};
+use super::{Request, SessionHandle, ids};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::workers::Preparation;
@@ -25,13 +26,17 @@ const FILE_BYTES_MAX: u64 = 512 << 20;
 /// A session that runs on its own, because its node was killed, ends after this time.
 const IDLE_S: u64 = 300;
 
-/// Makes a file that a kind is missing, in the background. `kind` is that of a session that was just created.
-pub(super) fn make_missing(context: &Arc<Context>, kind: &str) {
-    let Ok(launcher) = context.host.workers.launcher(kind) else { return };
+/// Makes a file that a kind is missing, in the background. `first` is a session that was just created; its own start
+/// comes first.
+pub(super) fn make_missing(context: &Arc<Context>, first: &SessionHandle) {
+    let kind = first.info().kind;
+    let Ok(launcher) = context.host.workers.launcher(&kind) else { return };
     let Some(mut preparation) = launcher.preparation() else { return };
     preparation.wanted.idle_s = Some(IDLE_S);
-    let context = context.clone();
+    let (context, first) = (context.clone(), first.clone());
     tokio::spawn(async move {
+        // The file is worth making even if this worker does not become ready.
+        let _ = timeout(MAKE_MAX, until_ready(first)).await;
         let target = preparation.target.display().to_string();
         match make(&context, preparation).await {
             Ok(()) => tracing::info!("made {target}"),
@@ -42,7 +47,8 @@ pub(super) fn make_missing(context: &Arc<Context>, kind: &str) {
 
 async fn make(context: &Arc<Context>, preparation: Preparation) -> Result<(), Failure> {
     let Preparation { wanted, file, target } = preparation;
-    let handle = start::create(context, start::new_id(), wanted, None).await?.handle;
+    let origin = SessionOrigin::default();
+    let handle = start::create(context, ids::new_id(), wanted, origin, None).await?.handle;
     let made = timeout(MAKE_MAX, until_ready(handle.clone())).await.unwrap_or(false);
     let workspace = PathBuf::from(handle.info().workspace);
     let copied = match made {

@@ -1,27 +1,53 @@
 //! What clients can read of a session without a request to its owner: its summary, and the number of its last
 //! event.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::watch;
 use windlass_journal::SessionFacts;
 use windlass_lifecycle::SessionMachine;
-use windlass_protocol::api::{Ended, Session};
-use windlass_protocol::{Seq, TurnId};
+use windlass_protocol::api::{Ended, Session, SessionRow};
+use windlass_protocol::{Seq, TurnId, TurnNo};
+
+/// A session's summary, which its owner writes and all clients read.
+#[derive(Debug)]
+pub(super) struct PublicInfo {
+    session: Mutex<Session>,
+    /// The number of the running turn, 0 for none. Changes only while the summary is locked.
+    running: AtomicU64,
+}
+
+impl PublicInfo {
+    pub fn new(session: Session) -> Self {
+        Self { session: Mutex::new(session), running: AtomicU64::new(0) }
+    }
+
+    pub fn session(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().expect("no holder of this lock can panic")
+    }
+
+    /// The session as a row of the overview, without its node and without figures of use.
+    pub fn row(&self) -> SessionRow {
+        let session = self.session();
+        let running = Some(self.running.load(Ordering::Relaxed)).filter(|number| *number != 0);
+        SessionRow { turn: running.map(TurnNo), ..SessionRow::from(&*session) }
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct PublicView {
-    info: Arc<Mutex<Session>>,
+    info: Arc<PublicInfo>,
     seen: watch::Sender<Seq>,
 }
 
 impl PublicView {
-    pub fn new(info: Arc<Mutex<Session>>, seen: watch::Sender<Seq>) -> Self {
+    pub fn new(info: Arc<PublicInfo>, seen: watch::Sender<Seq>) -> Self {
         Self { info, seen }
     }
 
     pub fn info(&self) -> MutexGuard<'_, Session> {
-        self.info.lock().expect("no holder of this lock can panic")
+        self.info.session()
     }
 
     /// Makes a round's changes visible. `owed` is the session's end, if it is not in the journal yet.
@@ -34,6 +60,8 @@ impl PublicView {
     ) {
         {
             let mut info = self.info();
+            let number = machine.current().map_or(0, |TurnNo(number)| number);
+            self.info.running.store(number, Ordering::Relaxed);
             info.state = machine.state();
             info.turn = running;
             info.waiting = machine.waiting().len();

@@ -1,8 +1,8 @@
 //! Receipts: what a loss cost and what is kept, in words for the person or agent that goes on from there.
 
 use windlass_journal::Journal;
-use windlass_protocol::SessionId;
-use windlass_protocol::event::{EndReason, Receipt};
+use windlass_protocol::event::{EndReason, Receipt, output_kept};
+use windlass_protocol::{Seq, SessionId};
 
 use crate::disk::is_kept_after;
 
@@ -73,20 +73,41 @@ fn receipt_of_end(session: &SessionId, reason: EndReason) -> Option<Receipt> {
         EndReason::WorkerExited
         | EndReason::StartFailed
         | EndReason::WallTime
+        | EndReason::Disk
         | EndReason::Idle
         | EndReason::ProtocolError
         | EndReason::KeeperLost
-        | EndReason::NodeGone => Some(Receipt {
-            kept: kept(session),
-            lost: vec![
-                "variables, imports and open files of the worker".into(),
-                "processes that the worker started".into(),
-                "output that the keeper had not passed on".into(),
-            ],
-        }),
+        | EndReason::NodeGone
+        | EndReason::Fenced
+        | EndReason::Lost => Some(Receipt { kept: kept(session), lost: lost_with_keeper() }),
     }
 }
 
+/// For a session that was lost with its node. The fleet has a copy of its events up to `copied`, if it has any.
+pub(crate) fn lost_with_node(session: &SessionId, copied: Option<Seq>) -> Receipt {
+    let mut lost = lost_with_keeper();
+    let kept = match copied {
+        Some(last) => {
+            lost.push(format!("events after event {last}"));
+            vec![format!("the transcript up to event {last}, at GET /v1/sessions/{session}/events")]
+        }
+        None => {
+            lost.push("all events".into());
+            Vec::new()
+        }
+    };
+    lost.push(format!("{WORKSPACE_FILES}, unless the node's machine comes back"));
+    Receipt { kept, lost }
+}
+
+fn lost_with_keeper() -> Vec<String> {
+    vec![
+        "variables, imports and open files of the worker".into(),
+        "processes that the worker started".into(),
+        "output that the keeper had not passed on".into(),
+    ]
+}
+
 fn kept(session: &SessionId) -> Vec<String> {
-    vec![WORKSPACE_FILES.into(), format!("output so far, at GET /v1/sessions/{session}/output")]
+    vec![WORKSPACE_FILES.into(), output_kept(session)]
 }

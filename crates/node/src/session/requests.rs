@@ -17,6 +17,7 @@ use super::round::SessionAct;
 use super::turns::{Snapshot, Turn};
 use super::{ReplySender, Request, SubmitRequest, TurnRef, Until, answer};
 use crate::failure::Failure;
+use windlass_telemetry::Fact;
 
 impl Actor {
     pub(super) fn serve(&mut self, request: Request) -> Option<LeaveReason> {
@@ -48,6 +49,11 @@ impl Actor {
                 self.apply(SessionEvent::CloseAsked);
                 self.commit();
             }
+            Request::Fence { reply } => {
+                self.life.close(0, reply);
+                self.apply(SessionEvent::FencePassed);
+                self.commit();
+            }
             Request::Egress { host, port, allowed, reason } => {
                 let kind = EventKind::Egress { host, port, allowed, reason };
                 self.round.record(self.machine.current(), kind, Bytes::new());
@@ -70,6 +76,11 @@ impl Actor {
                 self.calls.door_answered(turn, call, body, &self.context, &mut self.round);
                 self.commit();
             }
+            Request::Transferred(transfer) => {
+                if let Some(trace) = &mut self.journal.trace {
+                    trace.report_now(Fact::File(transfer));
+                }
+            }
             Request::Release { reply } => return Some(LeaveReason::Released(Some(reply))),
         }
         None
@@ -81,6 +92,7 @@ impl Actor {
         {
             // The client sent the request twice. A number that is already set is this number.
             let _ = submit.number.set(number);
+            submit.note.add("repeated_turn", number.0);
             return self.answer_about(number, submit.until, submit.reply);
         }
         match submit.id.as_ref().map(|id| self.past(id)) {
@@ -94,14 +106,24 @@ impl Actor {
         if submit.context.is_some() && is_known && !self.takes_context() {
             return answer(submit.reply, Err(Failure::of_context(self.id.as_str())));
         }
+        if let Err(failure) = self.context.may_accept() {
+            return answer(submit.reply, Err(failure));
+        }
         let number = self.journal.facts().last_turn.next();
         let id = submit.id.unwrap_or_else(|| TurnId::from_number(number));
+        submit.note.add("turn", number.0);
+        submit.note.add("id", id.as_str());
         let mut turn = Turn::new(id, number, submit.code, submit.deadline_ms);
         turn.within = submit.within;
         turn.request.context = submit.context;
+        if let Some(trace) = &mut self.journal.trace {
+            trace.expect(number, submit.trace);
+        }
         match self.accept(turn) {
             Ok(()) => {
                 let _ = submit.number.set(number);
+                // Now, because the client may wait for the end of the turn.
+                submit.note.send();
                 self.answer_about(number, submit.until, submit.reply);
             }
             Err(failure) => answer(submit.reply, Err(failure)),
@@ -166,14 +188,19 @@ impl Actor {
             let message = format!("the journal of session {} cannot be read: {error}", self.id);
             Failure::new(ErrorCode::Internal, message)
         })?;
-        let ended = |record| Snapshot { turn: Turn::from_record(record), state: TurnState::Ended };
+        let ended = |record| Snapshot {
+            turn: Turn::from_record(record),
+            state: TurnState::Ended,
+            accepted: None,
+        };
         Ok(found.map(ended))
     }
 
     fn interrupt(&mut self, turn: Option<TurnId>, reply: ReplySender<Snapshot>) {
         let number = match &turn {
             Some(id) => self.queue.turns.number(id),
-            None => self.machine.current(),
+            // While the worker starts, the session runs no turn: clients mean the one that starts next.
+            None => self.machine.current().or_else(|| self.machine.waiting().next()),
         };
         let Some(number) = number else {
             let answered = match turn {

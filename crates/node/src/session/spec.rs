@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use windlass_journal::{NewSession, SessionFacts};
+use windlass_protocol::api::Durability;
 use windlass_protocol::policy::{HostRules, Network, Policy};
-use windlass_protocol::{Owner, SessionId, kinds};
+use windlass_protocol::{ClientName, Owner, SessionId, kinds};
+use windlass_telemetry::TraceParent;
 use windlass_tools::Caller;
 
 use crate::failure::Failure;
@@ -19,9 +21,12 @@ pub(super) struct Spec {
     pub policy: Option<Policy>,
     #[serde(default)]
     pub cgroups: Vec<PathBuf>,
-    /// The session's temporary directory, if it has no private `/tmp`.
+    /// The session's temporary directory, if it has no private `/tmp` or installs packages.
     #[serde(default)]
     pub tmp: Option<PathBuf>,
+    /// The program that created it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<ClientName>,
     #[serde(default)]
     pub owner: Option<Owner>,
     /// The session that it was forked from, and the first session of its family.
@@ -56,6 +61,14 @@ pub(super) struct Spec {
     /// The default deadline of its turns. Absent: the node's default.
     #[serde(default)]
     pub deadline_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Durability::is_local")]
+    pub durability: Durability,
+    /// The span of the client that created it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceParent>,
+    /// Whether its environment sets `TRACEPARENT`. The journal has no values of variables.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub env_has_traceparent: bool,
 }
 
 /// The grace of a session whose record has none.

@@ -1,7 +1,7 @@
 //! Makes a new session: its resources, its journal, its keeper and its owner task.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -9,11 +9,12 @@ use windlass_client::stream::LeanStream;
 use windlass_journal::{AppendError, CreateError, NewSession, SessionFacts, SessionLog};
 use windlass_lifecycle::SessionMachine;
 use windlass_lifecycle::link::NodeHalf;
-use windlass_protocol::api::{self, CreateSession, SessionState};
+use windlass_protocol::api::{self, CreateSession, Durability, SessionState};
+use windlass_protocol::event::StartedBy;
 use windlass_protocol::kinds::agent::engine_of;
 use windlass_protocol::link::Launch;
 use windlass_protocol::policy::{Limits, Policy};
-use windlass_protocol::{ErrorCode, SessionId};
+use windlass_protocol::{ClientName, ErrorCode, SessionId};
 
 use super::actor::Actor;
 use super::branch::WorkspaceCopy;
@@ -28,42 +29,65 @@ use super::keeper_link::KeeperLink;
 use super::keeper_side::KeeperSide;
 use super::lifetime::Lifetime;
 use super::limits;
-use super::public_view::PublicView;
+use super::public_view::{PublicInfo, PublicView};
 use super::refusals::RefusalWatch;
 use super::round::Round;
 use super::spec::Spec;
+use super::trace::{SessionTrace, TRACEPARENT};
 use super::turn_queue::TurnQueue;
 use super::{INBOX_MAX, OwnerInbox, Request, SessionHandle, preparing};
+use crate::audit::SessionAudit;
 use crate::clock::now_ms;
+use crate::config::StartBy;
 use crate::context::Context;
+use crate::disk::SessionClaims as _;
 use crate::failure::Failure;
+use crate::fleet::FleetClaim;
 use crate::packages::UsedEnvironment;
 use crate::provision::{
     KeeperEndpoint, Lease, SessionResources, SessionSpec, WorkerParts, WorkerStart,
 };
 use crate::session_dirs;
+use crate::tenant_usage::MeasuredCgroups;
 use crate::workers::Workers;
 use windlass_egress::Ledger;
+use windlass_telemetry::TraceParent;
 
 /// How long a keeper may take to read its launch message, if the message does not fit into its socket buffer.
 const LAUNCH_WAIT: Duration = Duration::from_secs(5);
+
+const NOT_REPLICATED: &str = "a session with durability \"replicated\" needs a fleet, and this node is in none; create it \
+    without `durability`, or send it to a node of a fleet";
 
 /// Makes a session: journal, keeper, owner. `first` is put into the inbox before any other request can be.
 pub(crate) async fn create(
     context: &Arc<Context>,
     id: SessionId,
     mut wanted: CreateSession,
+    origin: SessionOrigin,
     first: Option<Request>,
 ) -> Result<MadeSession, Failure> {
+    if wanted.durability == Durability::Replicated && context.fleet().is_none() {
+        return Err(Failure::new(ErrorCode::BadRequest, NOT_REPLICATED));
+    }
     let inherited = Inheritance::of(context, &mut wanted)?;
     let parent = inherited.as_ref().map(|inherited| &inherited.parent);
     let reserved = context.sessions.reserve(&id, parent).await;
     let failure = |why| children::refusal(&why, parent).unwrap_or_else(|| exists(&id));
     reserved.map_err(failure)?;
     // The client may disconnect meanwhile. A task of its own finishes the session in any case.
-    let made =
-        tokio::spawn(make_reserved(context.clone(), id, SessionOrder { wanted, inherited }, first));
+    let order = SessionOrder { wanted, inherited, origin };
+    let made = tokio::spawn(make_reserved(context.clone(), id, order, first));
     made.await.map_err(|error| internal(&error.to_string()))?
+}
+
+/// Where the request for a session comes from.
+#[derive(Debug, Default)]
+pub(crate) struct SessionOrigin {
+    /// The program that wants the session.
+    pub client: Option<ClientName>,
+    /// The client's span.
+    pub trace: Option<TraceParent>,
 }
 
 /// What a client wants, and what the session has from its parent.
@@ -71,6 +95,7 @@ pub(crate) async fn create(
 struct SessionOrder {
     wanted: CreateSession,
     inherited: Option<Inheritance>,
+    origin: SessionOrigin,
 }
 
 /// Makes a session whose id is reserved. If that fails, frees the id.
@@ -80,27 +105,50 @@ async fn make_reserved(
     order: SessionOrder,
     first: Option<Request>,
 ) -> Result<MadeSession, Failure> {
-    let made = make(&context, id.clone(), order).await;
+    let (claim, made) = match claim_new(&context, &id).await {
+        Ok(claim) => (claim, make(&context, id.clone(), order).await),
+        Err(failure) => (None, Err(failure)),
+    };
     match made {
         Ok((actor, MadeSession { handle, left_out, environment })) => {
+            let first = first.filter(|_| context.confirm_claim(claim.as_ref()).is_ok());
+            let may_run = first.is_some();
             if let Some(first) = first {
                 handle.send(first).await?;
             }
             context.admit(handle.clone());
             context.metrics.session_created();
-            preparing::make_missing(&context, &handle.info().kind);
+            preparing::make_missing(&context, &handle);
             tokio::spawn(actor.run());
             children::end_if_orphan(&context, &handle);
             if context.host.placeholders.are_needed_by(&id) && context.host.placeholders.are_few() {
+                let context = context.clone();
                 drop(tokio::task::spawn_blocking(move || context.host.placeholders.stock_up()));
+            }
+            let held = context.end_if_fenced(claim.as_ref(), &handle).await;
+            // After a refusal the session is created on another node. A first turn that may have run must not run there.
+            if !may_run {
+                held?;
             }
             Ok(MadeSession { handle, left_out, environment })
         }
         Err(failure) => {
-            context.forget(&id);
+            context.forget_unmade(&id, claim).await;
             Err(failure)
         }
     }
+}
+
+/// Claims the name of a new session in the fleet, unless this node has or had a session of that name: the entry of an
+/// ended session stays as it is then.
+pub(super) async fn claim_new(
+    context: &Context,
+    id: &SessionId,
+) -> Result<Option<FleetClaim>, Failure> {
+    if context.journal.has_session(id) {
+        return Err(exists(id));
+    }
+    context.claim_name(id).await
 }
 
 async fn make(
@@ -118,6 +166,7 @@ async fn make(
     let facts = prepared.log.facts();
     let half = NodeHalf::new(facts.epoch, facts.last_link);
     let PreparedSession { log, keeper, launch, spec, resources, left_out, environment } = prepared;
+    count_start(context, &log.facts().created.worker_kind, &keeper.start);
     let link = match reach_keeper(keeper, half, launch).await {
         Ok(link) => link,
         Err(error) => {
@@ -135,6 +184,19 @@ async fn make(
     };
     let (actor, handle) = assemble(context, SessionMachine::default(), log, link, spec);
     Ok((actor, MadeSession { handle, left_out, environment }))
+}
+
+/// Counts how the first worker of a session starts.
+fn count_start(context: &Context, kind: &str, start: &WorkerStart) {
+    let (start, is_pooled) = match start {
+        WorkerStart::Exec => (StartedBy::Exec, false),
+        WorkerStart::Zygote(_) => (StartedBy::Zygote, false),
+        WorkerStart::Pool(_) => (StartedBy::Pool, true),
+    };
+    context.metrics.session_starts(kind, start);
+    if context.config.start == StartBy::Pool {
+        context.metrics.pool_claimed(kind, is_pooled);
+    }
 }
 
 /// Connects to a session's keeper and sends it the launch message.
@@ -184,22 +246,24 @@ pub(crate) struct MadeSession {
 fn prepare(
     context: &Context,
     id: &SessionId,
-    SessionOrder { wanted, inherited }: &SessionOrder,
+    SessionOrder { wanted, inherited, origin }: &SessionOrder,
 ) -> Result<PreparedSession, Failure> {
-    let policy = match inherited {
-        Some(inherited) => inherited.policy.clone(),
-        None => policy_of(&context.host.workers, wanted)?,
-    };
+    let mut wanted = wanted.clone();
+    let policy = policy_for(context, id, &mut wanted, inherited.as_ref())?;
     let limits = policy.limits;
     if context.journal.has_session(id) {
         return Err(exists(id));
+    }
+    // Twins of an earlier session with this id have its temporary directory with its packages, and its rules for secrets.
+    if context.has_family(id) {
+        let message = format!("a twin of an earlier session {id} still lives");
+        return Err(Failure::new(ErrorCode::SessionExists, message));
     }
     if !policy.secrets.is_empty() {
         // Makes the proxy's certificates before the session's code can look for them.
         context.host.secrets.prepare()?;
     }
-    let copy = WorkspaceCopy::make(context, id, wanted, &policy)?;
-    let mut wanted = wanted.clone();
+    let copy = WorkspaceCopy::make(context, id, &wanted, &policy)?;
     let (mut copied_from, mut left_out) = (None, NotCopied::default());
     if let Some(copy) = copy {
         wanted.workspace = Some(copy.path.display().to_string());
@@ -224,8 +288,10 @@ fn prepare(
     let lease = acquired?;
     let spec = Spec {
         copied_from,
+        client: origin.client.clone(),
         parent: inherited.as_ref().map(|inherited| inherited.parent.clone()),
         parent_family: inherited.as_ref().map(|inherited| inherited.family.clone()),
+        trace: origin.trace,
         ..spec_of(context, wanted, policy, &lease)
     };
     match record(context, id, wanted, &lease, &spec) {
@@ -296,6 +362,8 @@ fn spec_of(context: &Context, wanted: &CreateSession, policy: Policy, lease: &Le
         zygote_of: lease.worker.zygote_of.clone(),
         idle_s: wanted.idle_s,
         deadline_ms: wanted.deadline_ms,
+        durability: wanted.durability,
+        env_has_traceparent: wanted.env.contains_key(TRACEPARENT),
         ..Spec::default()
     }
 }
@@ -318,6 +386,7 @@ fn launch_of(context: &Context, id: &SessionId, lease: &Lease, limits: Limits) -
         from_zygote: matches!(lease.keeper.start, WorkerStart::Zygote(_)),
         socket: pooled.then(|| lease.keeper.socket.clone()),
         family: Some(dir.family_dir.clone()),
+        scratch: dir.scratch(),
     })
 }
 
@@ -338,6 +407,23 @@ pub(super) fn make_cgroups(
     context.host.cgroups.make(id, limits).map_err(|error| {
         Failure::while_making(format_args!("cannot make the cgroups of session {id}"), &error)
     })
+}
+
+/// The policy of a new session, with limits that are within the quota of its tenant.
+fn policy_for(
+    context: &Context,
+    id: &SessionId,
+    wanted: &mut CreateSession,
+    inherited: Option<&Inheritance>,
+) -> Result<Policy, Failure> {
+    let mut policy = match inherited {
+        Some(inherited) => inherited.policy.clone(),
+        None => policy_of(&context.host.workers, wanted)?,
+    };
+    context.host.packages.allow_in(wanted, &mut policy)?;
+    let named = wanted.policy.as_ref().map(|policy| policy.limits).unwrap_or_default();
+    policy.limits = context.claim_limits(id, &named, policy.limits)?;
+    Ok(policy)
 }
 
 fn policy_of(workers: &Workers, wanted: &CreateSession) -> Result<Policy, Failure> {
@@ -379,9 +465,10 @@ pub(super) fn assemble(
     let id = created.id.clone();
     let (sender, inbox) = mpsc::channel(INBOX_MAX);
     let (seen, seen_receiver) = watch::channel(log.facts().last_seq);
-    let info = Arc::new(Mutex::new(info_with(log.facts(), machine.state(), &spec)));
+    let info = Arc::new(PublicInfo::new(info_with(log.facts(), machine.state(), &spec)));
     let clients = ClientPresence::default();
-    let egress = ledger_of(context, &id, &spec, OwnerInbox(sender.clone()));
+    let owner = OwnerInbox { inbox: sender.clone(), decisions: context.metrics.egress() };
+    let egress = ledger_of(context, &id, &spec, owner);
     let refusals = RefusalWatch::new(egress.clone(), &spec, machine.current());
     let handle = SessionHandle {
         id: id.clone(),
@@ -393,18 +480,23 @@ pub(super) fn assemble(
         family: spec.family.clone().unwrap_or_else(|| id.clone()),
         room: spec.room.clone(),
         parent: spec.parent.clone(),
+        durability: spec.durability,
         clients: clients.clone(),
+        cgroups: Arc::new(MeasuredCgroups::new(spec.cgroups.clone())),
     };
     let agent = spec.agent_home.clone().map(|home| {
         let engine = engine_of(&created.worker_kind);
         ClaimingAgent { home, engine }
     });
+    let telemetry = context.serving.telemetry.as_ref();
+    let trace = SessionTrace::new(telemetry, created, &spec);
     let calls = ToolCalls::new(spec.caller(created), agent);
     let wall_s = spec.wall_s();
     let wall_at = limits::wall_end(created.created_at_ms, wall_s);
     let idle = IdleWatch::new(spec.idle_s, config.defaults.idle, clients);
     let mut life = Lifetime::new(idle, wall_s, wall_at);
     (life.cgroups, life.tmp) = (spec.cgroups, spec.tmp);
+    life.audit = SessionAudit::new(&created.worker_kind, handle.egress.clone());
     let deadlines = Deadlines::new(spec.deadline_ms, config.defaults.deadline);
     let grace = Duration::from_millis(spec.interrupt_grace_ms);
     let ready = context.host.workers.ready_timeout(&created.worker_kind);
@@ -419,7 +511,7 @@ pub(super) fn assemble(
         machine,
         inbox,
         round: Round::default(),
-        journal: JournalSide::new(log),
+        journal: JournalSide::new(log, context.metrics.dropped_output(), trace),
         keeper,
         queue,
         calls,
@@ -439,7 +531,10 @@ pub(crate) fn info(facts: &SessionFacts, state: SessionState) -> Result<api::Ses
 fn info_with(facts: &SessionFacts, state: SessionState, spec: &Spec) -> api::Session {
     api::Session {
         id: facts.created.id.clone(),
+        tenant: facts.created.id.tenant(),
         state,
+        // The HTTP door names the node.
+        node: None,
         worker: facts.worker.clone().unwrap_or_default(),
         kind: facts.created.worker_kind.clone(),
         workspace: facts.created.workspace.clone(),
@@ -458,6 +553,7 @@ fn info_with(facts: &SessionFacts, state: SessionState, spec: &Spec) -> api::Ses
         capabilities: facts.capabilities.clone(),
         hold: None,
         policy: spec.policy.clone().map(Box::new),
+        client: spec.client.clone(),
         owner: spec.owner.clone(),
         forked_from: spec.forked_from.clone(),
         parent: spec.parent.clone(),
@@ -474,22 +570,6 @@ fn info_with(facts: &SessionFacts, state: SessionState, spec: &Spec) -> api::Ses
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// A random session id: short, and so unlikely to be taken that no retry is needed.
-pub(crate) fn new_id() -> SessionId {
-    let mut random = [0u8; 8];
-    if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).is_err() {
-        random = now_ms().to_be_bytes();
-    }
-    let number = u64::from_be_bytes(random);
-    let letters: String = (0..10)
-        .map(|place| {
-            let digit = (number >> (place * 5)) & 31;
-            char::from(b"abcdefghijkmnpqrstuvwxyz23456789"[digit as usize])
-        })
-        .collect();
-    SessionId::parse(format!("s{letters}")).expect("letters and digits make an id")
 }
 
 pub(super) fn exists(id: &SessionId) -> Failure {

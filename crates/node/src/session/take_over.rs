@@ -16,6 +16,8 @@ use super::keeper_link::{KeeperLink, LinkActivity};
 use super::receipts::WorkspaceFate;
 use super::spec::{Spec, original_of};
 use super::start::assemble;
+use super::trace::SessionTrace;
+use crate::audit::SessionAudit;
 use crate::context::Context;
 use crate::keepers;
 use crate::session_dirs;
@@ -173,7 +175,15 @@ fn end_without_keeper(
     let reason = EndReason::KeeperLost;
     let workspace = WorkspaceFate::of(&context.journal, original, made_at_ms, reason);
     let records = super::leaving::records_of_loss(id, &effects, workspace);
-    log.append(records).map(|_| ()).map_err(|error| format!("journal: {error}"))
+    SessionAudit::default().note(&context.serving.audit, id, &records);
+    let mut trace =
+        SessionTrace::of_record(context.serving.telemetry.as_ref(), &log.facts().created);
+    let traced = trace.as_ref().map(|trace| trace.read(&records));
+    log.append(records).map_err(|error| format!("journal: {error}"))?;
+    if let (Some(trace), Some(traced)) = (&mut trace, traced) {
+        trace.report(traced);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

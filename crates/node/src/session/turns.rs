@@ -12,7 +12,7 @@ use windlass_protocol::host::Within;
 use windlass_protocol::limits::INPUT_BYTES_MAX;
 use windlass_protocol::refusal::PolicyRefusal;
 use windlass_protocol::turn::{ResultValue, TurnContext};
-use windlass_protocol::{Outcome, TurnId, TurnNo};
+use windlass_protocol::{Outcome, Seq, TurnId, TurnNo};
 
 use super::output_ends::OutputEnds;
 
@@ -104,6 +104,8 @@ impl TurnEnd {
 pub(crate) struct Snapshot {
     pub turn: Turn,
     pub state: TurnState,
+    /// The event with which the turn was accepted, if the turn has not ended.
+    pub accepted: Option<Seq>,
 }
 
 impl Turn {

@@ -69,7 +69,8 @@ pub(super) fn cannot_run(interpreter: &Path, why: &str) -> Failure {
 
 pub(super) fn unresolved(interpreter: &Path, error: &ResolveError) -> Failure {
     let why = format!("{error}; remove the symlink, or name another interpreter");
-    cannot_run(interpreter, &why)
+    let failure = cannot_run(interpreter, &why);
+    Failure::of_node(failure.code, failure.message)
 }
 
 pub(super) fn on_path(name: &str, path: Option<&String>) -> Result<PathBuf, Failure> {

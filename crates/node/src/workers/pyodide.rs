@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{CreateSession, WorkerInfo};
@@ -56,6 +57,9 @@ const SNAPSHOTS_DIR: &str = "snapshots";
 
 /// Files of the package that a snapshot depends on.
 const SNAPSHOT_SOURCES: [&str; 3] = ["package.json", PACKAGE_MODULE, "pyodide.asm.wasm"];
+
+/// How long a worker may take to become ready. Its start is about 3 s of computing, which a busy machine stretches.
+const READY_MAX: Duration = Duration::from_secs(120);
 
 /// How Pyodide workers are started.
 #[derive(Debug)]
@@ -216,6 +220,10 @@ impl Launcher for Pyodide {
 
     fn preparation(&self) -> Option<Preparation> {
         self.snapshots.lock().expect("no holder of this lock can panic").next.take()
+    }
+
+    fn ready_timeout(&self) -> Option<Duration> {
+        Some(READY_MAX)
     }
 
     fn program(&self) -> Option<&Path> {

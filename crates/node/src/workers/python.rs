@@ -49,12 +49,14 @@ const FILES: &[EmbeddedFile] = &embedded![
     "import_guard.py",
     "inbox.py",
     "loop_calls.py",
+    "loop_steps.py",
     "main.py",
     "mpl.py",
     "output.py",
     "plain_json.py",
     "polling.py",
     "practice.py",
+    "scratch.py",
     "signals.py",
     "signature.py",
     "stdin.py",
@@ -116,6 +118,9 @@ const STANDARD: [&str; 32] = [
 
 /// The interpreter of sessions that name none and have no virtual environment.
 const DEFAULT_INTERPRETER: &str = "python3";
+
+/// With a version after it, the name of the interpreter of that version: `3.12` means `python3.12`.
+const VERSIONED_INTERPRETER: &str = "python";
 
 /// Maximum number of shims in the cache. A full cache is emptied.
 const SHIMS_MAX: usize = 64;
@@ -240,7 +245,7 @@ impl Launcher for Python {
         let mut env = environment::of_worker(&wanted.env);
         let interpreter = match &wanted.interpreter {
             Some(named) => named_interpreter(named, env.get("PATH"))?,
-            None => match nearest_venv(workspace) {
+            None => match venv_for(wanted, workspace) {
                 Some(found) => found,
                 None => self.real_program(&on_path(DEFAULT_INTERPRETER, env.get("PATH"))?)?,
             },
@@ -329,11 +334,15 @@ fn untrusted(interpreter: &Path, why: &Distrust) -> Failure {
     Failure::new(ErrorCode::WorkerFailed, message)
 }
 
-/// Finds an interpreter by its path, by the path of its virtual environment, or by its name on PATH.
+/// Finds an interpreter by its path, by the path of its virtual environment, or by its name or version on PATH.
 fn named_interpreter(named: &str, path: Option<&String>) -> Result<PathBuf, Failure> {
     let given = Path::new(named);
     if !named.contains('/') {
-        return on_path(named, path);
+        let is_version = named.starts_with(|first: char| first.is_ascii_digit());
+        return match is_version {
+            true => on_path(&format!("{VERSIONED_INTERPRETER}{named}"), path),
+            false => on_path(named, path),
+        };
     }
     if !given.is_absolute() {
         return Err(cannot_run(given, "the path is not absolute"));
@@ -346,6 +355,13 @@ fn named_interpreter(named: &str, path: Option<&String>) -> Result<PathBuf, Fail
         return Err(cannot_run(given, "there is no such file"));
     }
     Ok(given.to_owned())
+}
+
+/// The interpreter of the virtual environment that a session uses without naming it. A session of a tenant uses none: code
+/// of the tenant writes the links in the workspace, and the answer would tell whether their targets exist. The directories
+/// above the workspace belong to the node's owner.
+fn venv_for(wanted: &CreateSession, workspace: &Path) -> Option<PathBuf> {
+    if wanted.tenant.is_some() { None } else { nearest_venv(workspace) }
 }
 
 /// The interpreter of the nearest `.venv` at or above `workspace`.
@@ -393,6 +409,42 @@ mod tests {
         std::os::unix::fs::symlink("none", root.join("a/.venv/bin/python")).unwrap();
         assert_eq!(nearest_venv(&inner), Some(root.join(".venv/bin/python")));
         std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn a_session_of_a_tenant_uses_no_venv_that_it_has_not_named() {
+        let workspace = tempfile::tempdir().unwrap();
+        let interpreter = workspace.path().join(".venv/bin/python");
+        std::fs::create_dir_all(workspace.path().join(".venv/bin")).unwrap();
+        let tenant = windlass_protocol::TenantName::parse("acme").unwrap();
+        for target in ["/bin/sh", "/none", "/dev/fd/0"] {
+            std::os::unix::fs::symlink(target, &interpreter).unwrap();
+            for (tenant, expected) in [(None, target != "/none"), (Some(tenant.clone()), false)] {
+                let wanted = CreateSession { tenant, ..CreateSession::default() };
+                let found = venv_for(&wanted, workspace.path());
+                assert_eq!(found.as_ref() == Some(&interpreter), expected, "{wanted:?} {target}");
+            }
+            std::fs::remove_file(&interpreter).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_version_means_the_interpreter_of_that_version_on_path() {
+        let bin = std::env::temp_dir().join(format!("windlass-version-{}", std::process::id()));
+        std::fs::create_dir_all(&bin).unwrap();
+        for name in ["python3.12", "pypy3"] {
+            std::fs::write(bin.join(name), "").unwrap();
+        }
+        let path = bin.display().to_string();
+        for (named, expected) in
+            [("3.12", "python3.12"), ("python3.12", "python3.12"), ("pypy3", "pypy3")]
+        {
+            let found = named_interpreter(named, Some(&path)).unwrap();
+            assert_eq!(found, bin.join(expected), "{named}");
+        }
+        let failure = named_interpreter("3.11", Some(&path)).unwrap_err();
+        assert!(failure.message.contains("python3.11"), "{}", failure.message);
+        std::fs::remove_dir_all(&bin).unwrap();
     }
 
     #[test]

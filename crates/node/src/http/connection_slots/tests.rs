@@ -89,6 +89,7 @@ fn a_client_that_does_not_read_is_evicted_after_those_that_send() {
     let [a, b, c] = [0; 3].map(|_| slots.try_take().unwrap());
     for slot in [&a, &b, &c] {
         slot.progress.request_begins();
+        slot.progress.admit();
     }
     a.progress.note_write(WriteOutcome::Blocked);
     b.progress.unread_since_ms.store(1, Ordering::Relaxed);
@@ -102,6 +103,32 @@ fn a_client_that_does_not_read_is_evicted_after_those_that_send() {
     assert_eq!([&a, &b, &d].map(evicted), [false, true, false]);
     b.progress.note_write(WriteOutcome::Wrote);
     assert!(!evicted(&b), "its client reads again");
+}
+
+#[test]
+fn a_client_without_rights_that_does_not_read_is_evicted_at_once() {
+    let slots = ConnectionSlots::new(3);
+    let [a, b, c] = [0; 3].map(|_| slots.try_take().unwrap());
+    for slot in [&a, &b, &c] {
+        slot.progress.request_begins();
+    }
+    a.progress.admit();
+    a.progress.note_write(WriteOutcome::Blocked);
+    assert!(slots.try_take().is_none());
+    assert_eq!([&a, &b, &c].map(evicted), [false; 3], "their clients may still read");
+    // The slot is wanted now.
+    b.progress.note_write(WriteOutcome::Blocked);
+    assert_eq!([&a, &b, &c].map(evicted), [false, true, false]);
+    drop(b);
+    let d = slots.try_take().unwrap();
+    answer(&d);
+    c.progress.answer_made();
+    c.progress.note_write(WriteOutcome::Blocked);
+    assert!(!evicted(&c), "no slot is wanted");
+    assert!(slots.try_take().is_none());
+    assert_eq!([&a, &c, &d].map(evicted), [false, true, false]);
+    drop([a, c, d]);
+    assert!(slots.lock().by_moment.is_empty());
 }
 
 #[test]

@@ -14,6 +14,7 @@ use futures_util::stream;
 use windlass_protocol::ErrorCode;
 
 use super::super::reply::Refusal;
+use super::super::transfers::TransferWatch;
 use crate::failure::Failure;
 use windlass_files::OpenFile;
 
@@ -32,7 +33,12 @@ enum RequestedRange {
     Unsatisfiable,
 }
 
-pub(super) fn answer(opened: OpenFile, asked: &HeaderMap) -> Response {
+/// `watch` reports how the transfer ends.
+pub(super) fn answer(
+    opened: OpenFile,
+    asked: &HeaderMap,
+    watch: Option<TransferWatch>,
+) -> Response {
     let total = opened.bytes;
     let etag = format!("\"{}\"", opened.etag);
     let text = |name| asked.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
@@ -56,7 +62,7 @@ pub(super) fn answer(opened: OpenFile, asked: &HeaderMap) -> Response {
     if status == StatusCode::PARTIAL_CONTENT {
         add(header::CONTENT_RANGE, &format!("bytes {from}-{}/{total}", to - 1));
     }
-    (status, headers, content(opened.file, from, to)).into_response()
+    (status, headers, content(opened.file, (from, to), watch)).into_response()
 }
 
 fn unsatisfiable(total: u64) -> Response {
@@ -68,8 +74,14 @@ fn unsatisfiable(total: u64) -> Response {
     response
 }
 
-fn content(file: File, from: u64, to: u64) -> Body {
-    let pieces = stream::unfold((Arc::new(file), from), move |(file, at)| async move {
+fn content(file: File, (from, to): (u64, u64), mut watch: Option<TransferWatch>) -> Body {
+    if from >= to
+        && let Some(watch) = &mut watch
+    {
+        watch.complete(0);
+    }
+    let begun = (Arc::new(file), from, watch);
+    let pieces = stream::unfold(begun, move |(file, at, mut watch)| async move {
         if at >= to {
             return None;
         }
@@ -78,7 +90,14 @@ fn content(file: File, from: u64, to: u64) -> Body {
         // A file that became shorter ends the connection, so that the client sees an incomplete response.
         let piece = read.unwrap_or_else(|error| Err(io::Error::other(error)));
         let next = piece.as_ref().map_or(to, |piece: &Bytes| at + piece.len() as u64);
-        Some((piece, (file, next)))
+        // Nobody asks for what comes after the last piece.
+        if piece.is_ok()
+            && next >= to
+            && let Some(watch) = &mut watch
+        {
+            watch.complete(to - from);
+        }
+        Some((piece, (file, next, watch)))
     });
     Body::from_stream(pieces)
 }

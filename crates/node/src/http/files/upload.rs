@@ -1,6 +1,7 @@
 //! Writes a request's body into files. The body is read in pieces of bounded size, and the blocking pool
 //! writes one piece after the other. An upload that breaks off leaves nothing behind.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -11,8 +12,10 @@ use http_body_util::BodyExt;
 use windlass_protocol::ErrorCode;
 
 use super::super::App;
-use super::super::reply::{Answer, bad_request, internal};
+use super::super::reply::{Answer, bad_request};
+use super::super::tenant::bounds_of;
 use super::on_pool;
+use crate::bounds::Bounds;
 use crate::failure::Failure;
 use windlass_files::{BodySink, FileError};
 
@@ -42,7 +45,8 @@ pub(super) async fn receive<I: BodySink, T: Send + 'static>(
     finish: fn(I) -> Result<T, FileError>,
 ) -> Answer<T> {
     let expects_continue = request.headers().contains_key(header::EXPECT);
-    let mut incoming = UploadSource { body: request.into_body(), begun: false };
+    let bounds = bounds_of(request.extensions(), app);
+    let mut incoming = UploadSource { body: request.into_body(), bounds, begun: false };
     let taken = match begin {
         Ok(begin) => incoming.write_into(app, begin).await,
         Err(refusal) => Err(refusal),
@@ -61,6 +65,8 @@ pub(super) async fn receive<I: BodySink, T: Send + 'static>(
 
 struct UploadSource {
     body: Body,
+    /// What the client may hold.
+    bounds: Arc<Bounds>,
     begun: bool,
 }
 
@@ -70,13 +76,12 @@ impl UploadSource {
         app: &App,
         begin: impl FnOnce() -> Result<I, FileError> + Send + 'static,
     ) -> Answer<I> {
-        let slot =
-            app.serving.patience.within(SLOT_WAIT, app.files.uploads.clone().acquire_owned());
+        let slot = app.serving.patience.within(SLOT_WAIT, self.bounds.uploads.enter());
         let Some(slot) = slot.await else {
             let message = "all upload slots of the node are in use";
             return Err(Failure::new(ErrorCode::Overloaded, message).into());
         };
-        let _slot = slot.map_err(internal)?;
+        let _slot = slot?;
         let mut sink = on_pool(begin).await?;
         loop {
             let piece = self.piece(app).await?;

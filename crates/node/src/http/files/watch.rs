@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use tokio::net::unix::pipe;
-use tokio::sync::{OwnedSemaphorePermit, watch as channel};
+use tokio::sync::watch as channel;
 use windlass_protocol::Seq;
 use windlass_protocol::api::{ApiError, FileEvent, WatchQuery};
 
@@ -38,9 +38,9 @@ const BATCH_BYTES: usize = 64 * 1024;
         (status = "default", body = ApiError)))]
 pub(crate) async fn watch(app: App, session: String, query: WatchQuery) -> Answer<Response> {
     let handle = live(&app, session)?;
-    let permit = app.files.watches.clone().try_acquire_owned();
-    let permit = permit.map_err(|_| Failure::from(FileError::TooManyWatches))?;
-    let connection = app.serving.bounds.long_connections.claim(1)?;
+    let bounds = app.serving.bounds.of_session(&handle.id);
+    let watch = bounds.watches.claim(1).map_err(|_| Failure::from(FileError::TooManyWatches))?;
+    let claimed = [watch, bounds.long_connections.claim(1)?];
     let access = access(&app, handle.info());
     let files = app.clone();
     let (watch, first) = on_pool(move || {
@@ -56,8 +56,7 @@ pub(crate) async fn watch(app: App, session: String, query: WatchQuery) -> Answe
         _client: handle.clients.enter(),
         seen: handle.seen,
         first: Some(first),
-        _permit: permit,
-        _connection: connection,
+        _claimed: claimed,
     };
     let pieces = stream::unfold(stream_state, |mut stream_state| async {
         let piece = stream_state.next().await?;
@@ -78,8 +77,8 @@ struct WatchStream {
     seen: channel::Receiver<Seq>,
     /// Events to send first: directories that cannot be watched.
     first: Option<Vec<FileEvent>>,
-    _permit: OwnedSemaphorePermit,
-    _connection: BudgetShare,
+    /// Its shares of the watches and of the long-lived connections.
+    _claimed: [BudgetShare; 2],
 }
 
 impl WatchStream {
