@@ -6,9 +6,9 @@
 
 mod api;
 mod bench;
+mod console;
 mod contract;
 mod dist;
-mod docs;
 mod examples;
 mod fuzz;
 mod load;
@@ -20,7 +20,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use windlass_suites::{
-    RunVerdict, agents, attack, chaos, conformance, machine, packages, soak, start, workspace,
+    RunVerdict, agents, attack, chaos, conformance, docs, fleet, machine, packages, soak, start,
+    workspace,
 };
 
 #[derive(Debug, Parser)]
@@ -47,6 +48,8 @@ enum Command {
     Api(api::Args),
     /// Test an SDK, build and install its package, and run the first example of its README
     Sdk(sdk::Args),
+    /// Check that the web console's files are current, and test the page in a browser
+    Console(console::Args),
     /// Build the packages that people install, and run a first session from each
     Dist(dist::Args),
     /// Write the pages of `docs/reference` from the tables of the code
@@ -65,6 +68,8 @@ enum Command {
     Chaos(chaos::Args),
     /// Count the resources that a node with 1, 10 and 100 live sessions uses
     Scale(soak::scale::Args),
+    /// Measure a fleet and its store, on three real servers
+    Fleet(fleet::Args),
     /// Keep one core busy until standard input closes; `contract --load` runs this
     #[command(hide = true)]
     Busy,
@@ -79,6 +84,7 @@ fn main() -> ExitCode {
         Command::Conformance(args) => conformance::run(&args),
         Command::Api(args) => api::run(&args),
         Command::Sdk(args) => sdk::run(&args),
+        Command::Console(args) => console::run(&args),
         Command::Dist(args) => dist::run(&args),
         Command::Reference(args) => reference::run(&args),
         Command::Docs(args) => docs::run(&args),
@@ -88,6 +94,7 @@ fn main() -> ExitCode {
         Command::Soak(args) => soak::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Scale(args) => soak::scale::run(&args),
+        Command::Fleet(args) => fleet::run(&args),
         Command::Busy => load::spin_until_stdin_closes(),
     };
     match done {

@@ -137,7 +137,8 @@ impl PrivateNode {
             .env("WINDLASS_RUNTIME_DIR", self.base.path().join("r"))
             .env("WINDLASS_STATE_DIR", self.base.path().join("s"))
             .env_remove("WINDLASS_URL")
-            .env_remove("WINDLASS_TOKEN");
+            .env_remove("WINDLASS_TOKEN")
+            .env_remove("WINDLASS_CA");
         command
     }
 
@@ -209,7 +210,7 @@ pub fn clean(program: PathBuf) -> Command {
 }
 
 /// Runs a command to its end and shows its output.
-fn succeed(command: &mut Command) -> Result<()> {
+pub fn succeed(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
     ensure!(status.success(), "{command:?} failed ({status})");
     Ok(())

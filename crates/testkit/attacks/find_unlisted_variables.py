@@ -6,7 +6,8 @@ from attack import STAGE, refused, through
 
 LISTED = {"HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER", "TERM", "PAGER",
           "GIT_PAGER", "PIP_RETRIES", "PIP_DISABLE_PIP_VERSION_CHECK", "UV_OFFLINE", "NPM_CONFIG_FETCH_RETRIES",
-          "CARGO_NET_RETRY", "VIRTUAL_ENV", "PWD", "OLDPWD", "SHLVL", "_", "MPLBACKEND"}
+          "CARGO_NET_RETRY", "VIRTUAL_ENV", "PWD", "OLDPWD", "SHLVL", "_", "MPLBACKEND",
+          "XDG_CACHE_HOME", "MPLCONFIGDIR"}
 PROXY = {"ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "NODE_USE_ENV_PROXY"}
 if STAGE["network"] == "hosts":
     LISTED |= PROXY | {name.lower() for name in PROXY}

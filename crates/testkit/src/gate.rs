@@ -27,6 +27,8 @@ impl Gate {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let path = gates_dir()?.join(format!("{}-{number}-{name}", std::process::id()));
+        // A killed test with the same pid may have left its gate.
+        let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path)?;
         Ok(Self { path, listener })
     }

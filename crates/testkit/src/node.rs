@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -22,11 +23,17 @@ use crate::python::python;
 /// tests wait until the environments of a new node are ready.
 const START: &str = "WINDLASS_TEST_START";
 
+/// Variable with the range of user ids that the nodes of a test run give to their sessions. Only root can use it.
+const SESSION_UIDS: &str = "WINDLASS_TEST_SESSION_UIDS";
+
 /// How long the environments of a node may take to become ready.
 const READY_WAIT: Duration = Duration::from_secs(60);
 
 /// Pool size of a test node.
 const POOL_SIZE: usize = 2;
+
+/// The name of the configuration file in the parent of the node's directories.
+const CONFIG_FILE: &str = "config.toml";
 
 /// How long a stopped node may take to exit.
 const STOP_WAIT: Duration = Duration::from_secs(30);
@@ -110,7 +117,7 @@ impl TestNodeBuilder {
             entries.push(json!({"worker": worker, "interpreter": interpreter, "pool": POOL_SIZE}));
         }
         std::fs::write(&environments, json!({"version": 1, "environments": entries}).to_string())?;
-        let config = base.path().join("config.toml");
+        let config = base.path().join(CONFIG_FILE);
         std::fs::write(&config, &self.config)?;
         // The default comes first: a later value that the test sets overrides it.
         let mut env = vec![
@@ -134,10 +141,14 @@ impl TestNode {
             environments: Vec::new(),
         };
         // Ignore the MCP servers of the user who runs the tests.
-        builder
+        let builder = builder
             .env("PATH", search_path())
             .env("WINDLASS_MCP_CONFIG", "/dev/null")
-            .env("WINDLASS_START", start_method())
+            .env("WINDLASS_START", start_method());
+        match std::env::var_os(SESSION_UIDS) {
+            Some(range) => builder.env("WINDLASS_SESSION_UIDS", range),
+            None => builder,
+        }
     }
 
     /// A node with the default settings.
@@ -185,6 +196,26 @@ impl TestNode {
 
     pub fn program(&self) -> &Path {
         &self.program
+    }
+
+    /// The configuration file. The node reads it when it starts.
+    pub fn config_file(&self) -> PathBuf {
+        self.base.path().join(CONFIG_FILE)
+    }
+
+    /// A command of the node's program, with the environment of the node.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(args)
+            .env("WINDLASS_RUNTIME_DIR", &self.dirs.runtime)
+            .env("WINDLASS_STATE_DIR", &self.dirs.state)
+            .env_remove("WINDLASS_URL")
+            .env_remove("WINDLASS_TOKEN")
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .current_dir(self.base.path())
+            .stdin(Stdio::null());
+        command
     }
 
     /// The prefix of the names of the node's cgroups.

@@ -9,7 +9,7 @@ use windlass_client::protocol::{Outcome, SessionId, TurnId};
 use crate::within;
 
 /// Timeout for everything that the contract gives no time limit.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A turn that runs `code`. The test may change it.
 pub fn turn(code: impl Into<String>) -> SubmitTurn {

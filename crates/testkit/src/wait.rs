@@ -1,9 +1,12 @@
-//! Waits with a deadline, on events and futures. Never sleeps or polls.
+//! Waits with a deadline, on events and futures. Only [`eventually`] polls: no event tells when a fleet's store
+//! answers again, or when a node is declared lost.
 
+use std::fmt::Debug;
 use std::panic::Location;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 use windlass_client::Client;
 use windlass_client::protocol::api::{EventItem, Turn, TurnQuery, TurnState};
 use windlass_client::protocol::{Seq, SessionId, TurnId};
@@ -16,6 +19,34 @@ pub fn within<F: Future>(deadline: Duration, future: F) -> impl Future<Output = 
         match tokio::time::timeout(deadline, future).await {
             Ok(value) => value,
             Err(_) => panic!("{caller}: not done within {deadline:?}"),
+        }
+    }
+}
+
+/// The pause between two attempts of [`eventually`].
+const ATTEMPT_EVERY: Duration = Duration::from_millis(50);
+
+/// The value of the first attempt that succeeds. Panics with the caller's line and the last error if none does
+/// before `deadline`.
+#[track_caller]
+pub fn eventually<T, E: Debug>(
+    deadline: Duration,
+    mut attempt: impl AsyncFnMut() -> Result<T, E>,
+) -> impl Future<Output = T> {
+    let caller = Location::caller();
+    async move {
+        let until = Instant::now() + deadline;
+        let mut ticks = interval(ATTEMPT_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut last = None;
+        loop {
+            ticks.tick().await;
+            match timeout_at(until, attempt()).await {
+                Ok(Ok(value)) => return value,
+                Ok(Err(error)) if Instant::now() < until => last = Some(error),
+                Ok(Err(error)) => panic!("{caller}: not done within {deadline:?}: {error:?}"),
+                Err(_) => panic!("{caller}: not done within {deadline:?}; before: {last:?}"),
+            }
         }
     }
 }

@@ -76,7 +76,7 @@ impl AgentView {
     }
 
     /// What to print for an event.
-    fn show(&mut self, event: &AgentEvent) -> Vec<ViewPart> {
+    pub fn show(&mut self, event: &AgentEvent) -> Vec<ViewPart> {
         match &event.kind {
             AgentEventKind::Started { resume, .. } => {
                 (self.has_shown, self.usage) = (false, None);
@@ -236,14 +236,21 @@ fn figures(usage: &TokenUsage) -> String {
 
 /// Text of a model without characters that could change the terminal or the order of what it shows.
 pub fn clean(text: &str) -> String {
-    let shown = |char: char| match char {
-        '\n' | '\t' => Some(char),
-        char if char.is_control() => None,
-        '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' => None,
-        '\u{2066}'..='\u{2069}' => None,
-        char => Some(char),
-    };
-    text.chars().filter_map(shown).collect()
+    text.chars().filter(|char| matches!(char, '\n' | '\t') || is_plain(*char)).collect()
+}
+
+/// Whether a terminal only shows the character, and shows it where it stands.
+pub fn is_plain(char: char) -> bool {
+    let reorders_or_hides = matches!(
+        char,
+        '\u{61c}'
+            | '\u{200b}'
+            | '\u{200e}'
+            | '\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}'
+    );
+    !char.is_control() && !reorders_or_hides
 }
 
 /// The id of the permission that a prompt asks for.

@@ -16,12 +16,23 @@ use windlass_protocol::api::TurnInput;
 /// Bytes per read. A terminal returns at most one line.
 const READ_BYTES: usize = 4096;
 
+/// Maximum length of an answer of several lines.
+const BLOCK_BYTES_MAX: usize = 64 * 1024;
+
 /// Maximum length of a line. A longer line is returned in pieces.
 const LINE_BYTES_MAX: usize = 1024 * 1024;
 
 pub struct AnswerReader {
     file: File,
     pending: Vec<u8>,
+    blocks: Blocks,
+}
+
+/// Whether one answer may be several lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Blocks {
+    Allowed,
+    Never,
 }
 
 /// Whether the terminal shows the typed characters.
@@ -42,7 +53,14 @@ impl AnswerReader {
     }
 
     fn new(file: File) -> Self {
-        Self { file, pending: Vec::new() }
+        Self { file, pending: Vec::new(), blocks: Blocks::Never }
+    }
+
+    /// The same reader for a worker that keeps what it does not need yet of an answer, until its turn ends: a question
+    /// for each line of a large file takes minutes. On a terminal an answer stays a line.
+    pub fn in_blocks(self) -> Self {
+        let blocks = if self.file.is_terminal() { Blocks::Never } else { Blocks::Allowed };
+        Self { blocks, ..self }
     }
 
     /// Forgets what the user has typed so far. Returns whether a user types at all: the input of a pipe stays.
@@ -70,6 +88,18 @@ impl AnswerReader {
         line
     }
 
+    /// The next line, and with [`Self::in_blocks`] the whole lines after it that are there already. Empty at the end of
+    /// input.
+    pub async fn block(&mut self) -> io::Result<Vec<u8>> {
+        let mut block = self.next_line().await?;
+        if self.blocks == Blocks::Allowed && block.ends_with(b"\n") {
+            while self.pending.len() < BLOCK_BYTES_MAX && self.is_readable()? && self.read()? > 0 {}
+            let end = self.pending.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+            block.extend(self.pending.drain(..end));
+        }
+        Ok(block)
+    }
+
     async fn next_line(&mut self) -> io::Result<Vec<u8>> {
         loop {
             if let Some(at) = self.pending.iter().position(|byte| *byte == b'\n') {
@@ -79,24 +109,33 @@ impl AnswerReader {
                 return Ok(std::mem::take(&mut self.pending));
             }
             self.readable().await?;
-            let mut buffer = [0; READ_BYTES];
-            let count = match self.file.read(&mut buffer) {
-                Err(fault) if fault.kind() == io::ErrorKind::WouldBlock => continue,
-                read => read?,
-            };
-            if count == 0 {
-                return Ok(std::mem::take(&mut self.pending));
+            match self.read() {
+                Err(fault) if fault.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(0) => return Ok(std::mem::take(&mut self.pending)),
+                read => drop(read?),
             }
-            self.pending.extend_from_slice(&buffer[..count]);
         }
+    }
+
+    /// Adds bytes to the pending ones. Returns how many; 0 at the end of input.
+    fn read(&mut self) -> io::Result<usize> {
+        let mut buffer = [0; READ_BYTES];
+        let count = self.file.read(&mut buffer)?;
+        self.pending.extend_from_slice(&buffer[..count]);
+        Ok(count)
+    }
+
+    /// Whether a read would not block.
+    fn is_readable(&self) -> io::Result<bool> {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        Ok(poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&now))? > 0)
     }
 
     /// Returns when a read would not block. A thread waits but never reads. When the caller cancels this
     /// wait, the pipe closes and the thread ends. The descriptor stays in blocking mode, because it is shared
     /// with the parent process.
     async fn readable(&self) -> io::Result<()> {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        if poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&now))? > 0 {
+        if self.is_readable()? {
             return Ok(());
         }
         let file = self.file.try_clone()?;
@@ -167,6 +206,26 @@ mod tests {
         for expected in [&b"one\n"[..], b"two", b""] {
             assert_eq!(answers.line(Echo::Hidden).await.unwrap(), expected);
         }
+    }
+
+    #[tokio::test]
+    async fn a_block_has_the_whole_lines_that_are_there() {
+        let pipe = |text: &[u8]| {
+            let (reader, writer) = io::pipe().unwrap();
+            let mut writer = File::from(OwnedFd::from(writer));
+            writer.write_all(text).unwrap();
+            (AnswerReader::new(File::from(OwnedFd::from(reader))), writer)
+        };
+        let (answers, mut writer) = pipe(b"one\ntwo\nha");
+        let mut answers = answers.in_blocks();
+        assert_eq!(answers.block().await.unwrap(), b"one\ntwo\n");
+        writer.write_all(b"lf\nlast").unwrap();
+        assert_eq!(answers.line(Echo::Shown).await.unwrap(), b"half\n");
+        drop(writer);
+        assert_eq!(answers.block().await.unwrap(), b"last");
+        assert_eq!(answers.block().await.unwrap(), b"");
+        let (mut one_by_one, _writer) = pipe(b"one\ntwo\n");
+        assert_eq!(one_by_one.block().await.unwrap(), b"one\n");
     }
 
     #[tokio::test]

@@ -3,12 +3,14 @@
 
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    agent, attach, completions, config, doctor, down, du, egress, env, environments, fork, install,
-    interrupt, kernels, kill, logs, man, mcp, node, policy, prune, ps, reference, repl, run,
-    secret, servers, status, token, tools, uninstall, up, worker, workers,
+    agent, attach, audit, completions, config, console, doctor, down, du, egress, env,
+    environments, fleet, fork, install, interrupt, kernels, kill, logs, man, mcp, node, policy,
+    prune, ps, reference, repl, run, secret, servers, status, token, tools, top, uninstall, up,
+    usage, worker, workers,
 };
 use crate::terminal::Terminal;
 
@@ -22,6 +24,8 @@ Examples:
   windlass repl                        open an interactive session
   windlass agent run codex 'fix it'    run an agent in a confined session
   windlass ps                          list the sessions
+  windlass top                         watch the sessions on the whole screen
+  windlass console                     see the sessions in the browser
   windlass logs -f SESSION             follow the output of a session
   windlass policy explain              explain what code in a new session may access
   windlass doctor                      check whether this machine can confine sessions
@@ -29,7 +33,9 @@ Examples:
 
 A command that needs the node starts it. The node keeps its files in WINDLASS_RUNTIME_DIR and
 WINDLASS_STATE_DIR; the defaults are $XDG_RUNTIME_DIR/windlass and $XDG_STATE_HOME/windlass.
-To use a node over TCP, set WINDLASS_URL (for example http://127.0.0.1:8040) and WINDLASS_TOKEN.";
+To use a node over TCP, set WINDLASS_URL (for example http://127.0.0.1:8040 or
+https://node.example:8040) and WINDLASS_TOKEN. WINDLASS_CA names a PEM file of the authorities
+that may sign the node's certificate; the default is those that this machine trusts.";
 
 #[derive(Debug, Parser)]
 #[command(name = "windlass", version, about = ABOUT, after_help = AFTER_HELP)]
@@ -48,6 +54,7 @@ enum CliCommand {
     Repl(repl::Args),
     Agent(agent::Args),
     Ps(ps::Args),
+    Top(top::Args),
     Logs(logs::Args),
     Egress(egress::Args),
     Secret(secret::Args),
@@ -59,13 +66,17 @@ enum CliCommand {
     Kernels(kernels::Args),
     Attach(attach::Args),
     Interrupt(interrupt::Args),
+    Fleet(fleet::Args),
     Fork(fork::Args),
     Kill(kill::Args),
     Du(du::Args),
+    Usage(usage::Args),
+    Audit(audit::Args),
     Prune(prune::Args),
     Mcp(mcp::Args),
     Policy(policy::Args),
     Config(config::Args),
+    Console(console::Args),
     Doctor(doctor::Args),
     Worker(worker::Args),
     Install(install::Args),
@@ -86,11 +97,25 @@ pub fn command() -> clap::Command {
 
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
+    if let CliCommand::Run(args) = &cli.command
+        && args.names_no_code()
+    {
+        missing_code().exit();
+    }
     let mut terminal = Terminal::new();
     match dispatch(cli.command, &mut terminal) {
         Ok(code) => code,
         Err(error) => terminal.fail(&error),
     }
+}
+
+/// The error of a `windlass run` that names no code. The argument parser itself cannot say that there are three ways.
+fn missing_code() -> clap::Error {
+    let mut command = command();
+    command.build();
+    let run = command.find_subcommand_mut("run").expect("`run` is one of the commands");
+    let message = "nothing to run: give FILE, - for standard input, or -c CODE";
+    run.error(ErrorKind::MissingRequiredArgument, message)
 }
 
 fn dispatch(command: CliCommand, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
@@ -99,6 +124,7 @@ fn dispatch(command: CliCommand, terminal: &mut Terminal) -> anyhow::Result<Exit
         CliCommand::Node(args) => return node::run(args),
         CliCommand::Completions(args) => return completions::run(args, terminal),
         CliCommand::Man(args) => return man::run(args, terminal),
+        CliCommand::Audit(args) => return audit::run(args, terminal),
         CliCommand::Token(args) => return token::run(args, terminal),
         CliCommand::Policy(args) => return policy::run(args, terminal),
         CliCommand::Config(args) => return config::run(args, terminal),
@@ -108,6 +134,7 @@ fn dispatch(command: CliCommand, terminal: &mut Terminal) -> anyhow::Result<Exit
         CliCommand::Worker(args) => return worker::run(args, terminal),
         CliCommand::Install(args) => return install::run(args, terminal),
         CliCommand::Uninstall(args) => return uninstall::run(args, terminal),
+        CliCommand::Fleet(args) if args.is_dev() => return fleet::run_dev(args, terminal),
         other => other,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -120,6 +147,7 @@ fn dispatch(command: CliCommand, terminal: &mut Terminal) -> anyhow::Result<Exit
             CliCommand::Repl(args) => repl::run(args, terminal).await,
             CliCommand::Agent(args) => agent::run(args, terminal).await,
             CliCommand::Ps(args) => ps::run(args, terminal).await,
+            CliCommand::Top(args) => top::run(args, terminal).await,
             CliCommand::Logs(args) => logs::run(args, terminal).await,
             CliCommand::Egress(args) => egress::run(args, terminal).await,
             CliCommand::Secret(args) => secret::run(args, terminal).await,
@@ -130,12 +158,16 @@ fn dispatch(command: CliCommand, terminal: &mut Terminal) -> anyhow::Result<Exit
             CliCommand::Workers(args) => workers::run(args, terminal).await,
             CliCommand::Attach(args) => attach::run(args, terminal).await,
             CliCommand::Interrupt(args) => interrupt::run(args, terminal).await,
+            CliCommand::Fleet(args) => fleet::run(args, terminal).await,
             CliCommand::Fork(args) => fork::run(args, terminal).await,
             CliCommand::Kill(args) => kill::run(args, terminal).await,
             CliCommand::Du(args) => du::run(args, terminal).await,
+            CliCommand::Usage(args) => usage::run(args, terminal).await,
+            CliCommand::Console(args) => console::run(args, terminal).await,
             CliCommand::Prune(args) => prune::run(args, terminal).await,
             CliCommand::Mcp(args) => mcp::run(args, terminal).await,
             CliCommand::Node(_)
+            | CliCommand::Audit(_)
             | CliCommand::Kernels(_)
             | CliCommand::Token(_)
             | CliCommand::Policy(_)
@@ -158,6 +190,15 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn a_run_without_code_names_the_ways_to_give_it() {
+        let error = missing_code();
+        assert_eq!(error.exit_code(), 2);
+        let text = error.to_string();
+        assert!(text.contains("give FILE, - for standard input, or -c CODE"), "{text}");
+        assert!(text.contains("windlass run [OPTIONS] (FILE | - | -c CODE) [ARGS]..."), "{text}");
     }
 
     #[test]

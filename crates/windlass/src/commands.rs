@@ -2,14 +2,17 @@
 
 pub mod agent;
 pub mod attach;
+pub mod audit;
 pub mod completions;
 pub mod config;
+pub mod console;
 pub mod doctor;
 pub mod down;
 pub mod du;
 pub mod egress;
 pub mod env;
 pub mod environments;
+pub mod fleet;
 pub mod fork;
 pub mod hold_server;
 pub mod install;
@@ -33,7 +36,9 @@ pub mod servers;
 pub mod status;
 pub mod token;
 pub mod tools;
+pub mod top;
 pub mod uninstall;
 pub mod up;
+pub mod usage;
 pub mod worker;
 pub mod workers;

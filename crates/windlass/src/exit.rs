@@ -31,6 +31,9 @@ pub const INTERRUPTED: u8 = 130;
 /// The user detached with Ctrl-C.
 pub const DETACHED: u8 = INTERRUPTED;
 
+/// SIGQUIT ended the command.
+pub const QUIT: u8 = 131;
+
 /// The reader of the command's output is gone; the same code as for a process ended by SIGPIPE.
 pub const PIPE_CLOSED: u8 = 141;
 
@@ -38,12 +41,13 @@ pub const PIPE_CLOSED: u8 = 141;
 pub const TERMINATED: u8 = 143;
 
 /// Every exit code with its meaning, for `docs/reference/exit-codes.md`.
-pub const TABLE: [(u8, &str); 10] = [
+pub const TABLE: [(u8, &str); 11] = [
     (OK, "the command did what it says; for `run` and `agent run`: the turn ended `ok`"),
     (
         FAILED,
-        "the command failed, and standard error says why; for `run` and `agent run` also: the turn ended \
-         `error`; for `worker check`: the worker failed a case; for `config check`: the file has an error",
+        "the command failed, and standard error says why; for `agent run` also: the turn ended `error`; for \
+         `worker check`: the worker failed a case; for `config check`: the file has an error; for `audit --verify`: the \
+         log has a fault",
     ),
     (USAGE, "the command line is wrong: an unknown option, or a value that cannot be read"),
     (NO_NODE, "no node is running, and the command (`status`, `du`, `prune`, ...) starts none"),
@@ -54,6 +58,7 @@ pub const TABLE: [(u8, &str); 10] = [
         INTERRUPTED,
         "the turn was interrupted (`interrupted`), or the user detached with a second Ctrl-C",
     ),
+    (QUIT, "SIGQUIT ended the command (`top`)"),
     (
         PIPE_CLOSED,
         "the reader of the output closed the pipe, as in `windlass run big.py | head -1`",

@@ -2,12 +2,15 @@
 //! Owns the position in the session's events; borrows the terminal.
 
 use std::collections::HashMap;
+use std::pin::Pin;
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Sleep, sleep};
 use windlass_client::{Client, ClientError, EventStream};
 use windlass_protocol::agent;
-use windlass_protocol::api::{EventItem, Session, StdinWait, Turn};
-use windlass_protocol::event::{EndReason, Receipt, TurnError};
+use windlass_protocol::api::{EventItem, Session, StdinWait, Turn, TurnState};
+use windlass_protocol::event::{EndReason, Event, Receipt, TurnError};
 use windlass_protocol::kinds::agent::is_agent;
 use windlass_protocol::refusal::PolicyRefusal;
 use windlass_protocol::{ErrorCode, EventKind, Outcome, SessionId, Stream, TurnId, TurnNo};
@@ -17,10 +20,15 @@ use crate::answers::{AnswerReader, Echo, as_input};
 use crate::counted::{OUTPUT_BYTE_DROPPED, OUTPUT_BYTES_DROPPED, counted};
 use crate::displays::DisplayFiles;
 use crate::output_bytes::{self, OutputOffset};
+use crate::session_guard::AfterCommand;
 use crate::terminal::Terminal;
+use crate::tool_lines::ToolLines;
 
 /// Number of turn ids to remember. A session has at most 65 unfinished turns.
 const TURN_IDS_MAX: usize = 128;
+
+/// How long a turn waits behind another one before the user is told.
+const WAIT_NOTICE_AFTER: Duration = Duration::from_secs(1);
 
 /// The user at the terminal.
 pub struct Person<'a> {
@@ -75,6 +83,8 @@ impl EventFilter {
 struct PendingPrompt {
     turn: TurnId,
     echo: Echo,
+    /// Whether the code named no question, so that it reads a stream rather than asks a person.
+    is_bare: bool,
     /// The permission that an agent asks for. Its answer names it.
     permission: Option<String>,
 }
@@ -107,6 +117,10 @@ pub struct SessionFollower {
     asker: Asker,
     agent: AgentView,
     shown: Shown,
+    /// Whether the user can go on in the session.
+    afterwards: AfterCommand,
+    /// Present if the calls of host tools are shown.
+    tools: Option<ToolLines>,
     offset: OutputOffset,
     turn_ids: HashMap<TurnNo, TurnId>,
 }
@@ -122,6 +136,8 @@ impl SessionFollower {
             asker: if is_agent(&session.kind) { Asker::Agent } else { Asker::Code },
             agent: AgentView::new(),
             shown: Shown::Usual,
+            afterwards: AfterCommand::KeepSession,
+            tools: None,
             offset: OutputOffset::at(session.output_bytes),
             turn_ids: HashMap::new(),
         }
@@ -132,6 +148,16 @@ impl SessionFollower {
         Self { shown, ..self }
     }
 
+    /// The same follower, for a command that does this with the session afterwards.
+    pub fn with_afterwards(self, afterwards: AfterCommand) -> Self {
+        Self { afterwards, ..self }
+    }
+
+    /// The same follower, which also prints `tools`.
+    pub fn with_tool_lines(self, tools: Option<ToolLines>) -> Self {
+        Self { tools, ..self }
+    }
+
     /// Shows one turn until it ends.
     pub async fn turn(
         &mut self,
@@ -140,7 +166,7 @@ impl SessionFollower {
         person: &mut Person<'_>,
     ) -> anyhow::Result<FollowEnd> {
         self.remember(turn.number, turn.id.clone());
-        self.follow(EventFilter::Turn(turn.number), Some(&turn.id), None, ctrl_c, person).await
+        self.follow(EventFilter::Turn(turn.number), Some(turn), None, ctrl_c, person).await
     }
 
     /// Shows everything until the session ends. The `running` turn may already wait for input.
@@ -162,16 +188,18 @@ impl SessionFollower {
     async fn follow(
         &mut self,
         filter: EventFilter,
-        interruptible: Option<&TurnId>,
+        interruptible: Option<&Turn>,
         mut prompt: Option<PendingPrompt>,
         mut ctrl_c: CtrlC,
         person: &mut Person<'_>,
     ) -> anyhow::Result<FollowEnd> {
+        let waiting = interruptible.filter(|turn| turn.state == TurnState::Waiting);
+        let mut notice = waiting.map(|_| Box::pin(sleep(WAIT_NOTICE_AFTER)));
         loop {
             tokio::select! {
                 item = self.events.next() => {
                     let Some(item) = item? else {
-                        return Ok(FollowEnd::SessionEnded(EndReason::Closed));
+                        return Ok(FollowEnd::SessionEnded(self.reason_of_end().await?));
                     };
                     match self.show(item, filter, person).await? {
                         EventEffect::Nothing => {}
@@ -194,6 +222,12 @@ impl SessionFollower {
                         ignore_ended_turn(sent)?;
                     }
                 }
+                () = passed(&mut notice) => {
+                    notice = None;
+                    if let Some(turn) = waiting {
+                        self.note_wait(&turn.id, person.terminal).await?;
+                    }
+                }
                 _ = person.interrupts.recv() => {
                     let Some(turn) = interruptible.filter(|_| ctrl_c != CtrlC::Detach) else {
                         return Ok(FollowEnd::Detached);
@@ -204,11 +238,30 @@ impl SessionFollower {
                             "Interrupting. Press Ctrl-C again to detach; the turn keeps running",
                         )?;
                     }
-                    let sent = self.client.interrupt_turn(&self.session, turn).await;
+                    let sent = self.client.interrupt_turn(&self.session, &turn.id).await;
                     ignore_ended_turn(sent)?;
                 }
             }
         }
+    }
+
+    /// Why the session ended, if no event says so: a session that was lost with its node has no last event.
+    async fn reason_of_end(&self) -> anyhow::Result<EndReason> {
+        let ended = self.client.session(&self.session).await?.ended;
+        Ok(ended.map_or(EndReason::Closed, |ended| ended.reason))
+    }
+
+    /// Says that a turn waits behind another one, if it still does.
+    async fn note_wait(&self, turn: &TurnId, terminal: &mut Terminal) -> anyhow::Result<()> {
+        // A failure here is also one of the events, which the caller reports.
+        let Ok(session) = self.client.session(&self.session).await else { return Ok(()) };
+        if session.turn.is_some_and(|running| running != *turn) {
+            let id = &self.session;
+            terminal.note(&format!(
+                "waiting: session {id} runs another turn (windlass interrupt {id} stops it)"
+            ))?;
+        }
+        Ok(())
     }
 
     /// Shows one event if `filter` covers it.
@@ -230,7 +283,7 @@ impl SessionFollower {
                 if let Some(message) = message {
                     person.terminal.note(message)?;
                 }
-                show_receipt(receipt.as_ref(), person.terminal)?;
+                show_receipt(receipt.as_ref(), &self.session, self.afterwards, person.terminal)?;
                 return Ok(EventEffect::Stop(FollowEnd::SessionEnded(*reason)));
             }
             _ => {}
@@ -238,6 +291,7 @@ impl SessionFollower {
         if !filter.covers(&item) {
             return Ok(EventEffect::Nothing);
         }
+        self.show_call(&item.event, person.terminal)?;
         match item.event.kind {
             EventKind::Output { stream, .. } if !self.is_shown_already(stream) => {
                 let bytes = output_bytes::fetch(&self.client, &self.session, &item, from).await?;
@@ -272,7 +326,9 @@ impl SessionFollower {
                 if self.shown != Shown::Program {
                     person.terminal.end_line()?;
                 }
-                show_end(outcome, error.as_ref(), receipt.as_ref(), person.terminal)?;
+                let (error, afterwards) = (error.as_ref(), self.afterwards);
+                show_end(outcome, error, afterwards, person.terminal)?;
+                show_receipt(receipt.as_ref(), &self.session, afterwards, person.terminal)?;
                 show_refusal(refusal.as_deref(), person.terminal)?;
                 return Ok(match filter {
                     EventFilter::Turn(_) => {
@@ -284,6 +340,12 @@ impl SessionFollower {
             _ => {}
         }
         Ok(EventEffect::Nothing)
+    }
+
+    /// Shows that a call of a host tool has begun or ended.
+    fn show_call(&mut self, event: &Event, terminal: &mut Terminal) -> std::io::Result<()> {
+        let line = self.tools.as_mut().and_then(|tools| tools.line(&self.session, event));
+        line.map_or(Ok(()), |(tone, line)| terminal.line(tone, &line))
     }
 
     /// Whether the output repeats what the events of an agent have shown.
@@ -364,7 +426,8 @@ fn open_prompt(
     };
     person.terminal.prompt(&shown)?;
     let echo = if wait.secret { Echo::Hidden } else { Echo::Shown };
-    Ok(PendingPrompt { turn, echo, permission })
+    let is_bare = wait.prompt.is_empty() && asker == Asker::Code && !wait.secret;
+    Ok(PendingPrompt { turn, echo, is_bare, permission })
 }
 
 /// Who asks the user.
@@ -385,7 +448,16 @@ async fn next_answer(
         // Another client may answer an agent.
         (Some(_), None) if asker == Asker::Agent => std::future::pending().await,
         (Some(_), None) => Ok(Vec::new()),
+        (Some(prompt), Some(answers)) if prompt.is_bare => answers.block().await,
         (Some(prompt), Some(answers)) => answers.line(prompt.echo).await,
+    }
+}
+
+/// Returns when the timer has fired. Never returns without a timer.
+async fn passed(timer: &mut Option<Pin<Box<Sleep>>>) {
+    match timer {
+        Some(timer) => timer.as_mut().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -401,20 +473,21 @@ fn ignore_ended_turn(sent: Result<Turn, ClientError>) -> Result<(), ClientError>
 fn show_end(
     outcome: Outcome,
     error: Option<&TurnError>,
-    receipt: Option<&Receipt>,
+    afterwards: AfterCommand,
     terminal: &mut Terminal,
 ) -> std::io::Result<()> {
     match (outcome, error) {
         (Outcome::Ok, _) => {}
         (_, Some(TurnError { code: Some(code), message, .. })) => {
-            terminal.complain(what_happened(*code), code.as_str(), message)?;
+            let (what, remedy) = what_and_remedy(*code, message);
+            terminal.complain(what, code.as_str(), &remedy_for(afterwards, remedy))?;
         }
         (Outcome::Interrupted, _) => terminal.note("the turn was interrupted")?,
         (Outcome::TimedOut, _) => terminal.note("the turn's deadline passed")?,
         (Outcome::Lost, _) => terminal.note("the turn was lost")?,
         (Outcome::Error, _) => {}
     }
-    show_receipt(receipt, terminal)
+    Ok(())
 }
 
 /// Prints what the policy refused in a turn, and the option that allows it.
@@ -425,14 +498,42 @@ pub fn show_refusal(
     refusal.map_or(Ok(()), |refusal| terminal.note(&refusal.message))
 }
 
-fn show_receipt(receipt: Option<&Receipt>, terminal: &mut Terminal) -> std::io::Result<()> {
+fn show_receipt(
+    receipt: Option<&Receipt>,
+    session: &SessionId,
+    afterwards: AfterCommand,
+    terminal: &mut Terminal,
+) -> std::io::Result<()> {
     let Some(receipt) = receipt else { return Ok(()) };
-    for (name, things) in [("kept", &receipt.kept), ("lost", &receipt.lost)] {
+    let logs = format!("windlass logs {session}");
+    let (mut kept, mut lost) = (receipt.kept_at(&logs), receipt.lost.clone());
+    if afterwards == AfterCommand::EndSession {
+        kept.retain(|thing| thing.contains(&logs));
+        lost.clear();
+    }
+    for (name, things) in [("kept", &kept), ("lost", &lost)] {
         if !things.is_empty() {
             terminal.note(&format!("{name}: {}", things.join(", ")))?;
         }
     }
     Ok(())
+}
+
+/// What helps. A command that ends the session leaves out what is about going on in it.
+fn remedy_for(afterwards: AfterCommand, remedy: &str) -> String {
+    let is_left_out =
+        |part: &str| afterwards == AfterCommand::EndSession && part.starts_with(FRESH_WORKER);
+    remedy.split("; ").filter(|part| !is_left_out(part)).collect::<Vec<_>>().join("; ")
+}
+
+/// How the part of a remedy begins that is about going on in the session.
+const FRESH_WORKER: &str = "the session has a fresh worker";
+
+/// What ended a turn, and what helps. The message about a dead worker begins with the cause of its death.
+fn what_and_remedy(code: ErrorCode, message: &str) -> (&str, &str) {
+    let has_cause = code == ErrorCode::WorkerDied && message.starts_with("the worker ");
+    let parts = message.split_once("; ").filter(|_| has_cause);
+    parts.unwrap_or((what_happened(code), message))
 }
 
 fn what_happened(code: ErrorCode) -> &'static str {
@@ -449,5 +550,22 @@ fn what_happened(code: ErrorCode) -> &'static str {
         ErrorCode::SessionClosed => "the session was closed",
         ErrorCode::DiskFull => "the disk is full",
         _ => "the turn was ended",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_ends_the_session_gives_no_advice_for_it() {
+        let died = "the session has a fresh worker: set the state up again; look for a crash";
+        let kept = AfterCommand::KeepSession;
+        assert_eq!(remedy_for(kept, died), died);
+        let ended = AfterCommand::EndSession;
+        assert_eq!(remedy_for(ended, died), "look for a crash");
+        let killed = "the session has a fresh worker: set the state up again";
+        assert_eq!(remedy_for(ended, killed), "");
+        assert_eq!(remedy_for(ended, "do less; or more"), "do less; or more");
     }
 }

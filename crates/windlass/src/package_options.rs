@@ -1,6 +1,7 @@
 //! The packages of a new session: options that name them, and the wait until the node has built an environment with them.
 //! While it is built, the output of the installer is shown on standard error.
 
+use std::collections::HashSet;
 use std::io::Write as _;
 use std::path::Path;
 
@@ -25,6 +26,10 @@ pub struct PackageOptions {
     /// The package environment to use, as `windlass env list` names it
     #[arg(long, visible_alias = "env", value_name = "NAME", conflicts_with = "interpreter")]
     pub environment: Option<String>,
+    /// Let the code install packages itself: pip and uv reach the package index, and install into an environment that
+    /// ends with the session
+    #[arg(long)]
+    pub allow_packages: bool,
 }
 
 impl PackageOptions {
@@ -97,7 +102,7 @@ async fn show_output(client: &Client, session: &SessionId) -> anyhow::Result<()>
 }
 
 /// Splits lists such as `pandas,numpy>=2,<3`: a comma before a letter or a digit separates packages, a comma before an
-/// operator belongs to a version.
+/// operator belongs to a version. Names each package once.
 pub fn split(lists: &[String]) -> Vec<String> {
     let mut packages: Vec<String> = Vec::new();
     for list in lists {
@@ -117,7 +122,8 @@ pub fn split(lists: &[String]) -> Vec<String> {
             }
         }
     }
-    packages.retain(|package| !package.is_empty());
+    let mut seen = HashSet::new();
+    packages.retain(|package| !package.is_empty() && seen.insert(package.clone()));
     packages
 }
 
@@ -134,6 +140,7 @@ mod tests {
             (&["requests[socks,security]==2.32,six"], &["requests[socks,security]==2.32", "six"]),
             (&["a", "<3"], &["a", "<3"]),
             (&["", ",a,"], &["a"]),
+            (&["pandas,six", "pandas"], &["pandas", "six"]),
         ] {
             let lists: Vec<String> = lists.iter().map(|list| (*list).to_owned()).collect();
             assert_eq!(split(&lists), packages);

@@ -11,7 +11,8 @@ use windlass_protocol::policy::{
     UnixSockets,
 };
 
-use crate::size;
+use crate::terminal::Terminal;
+use crate::{node_access, size};
 
 /// The policy of a new session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
@@ -68,6 +69,25 @@ impl PolicyOptions {
         };
         let here = std::env::current_dir().context("the current directory does not exist")?;
         self.over(base, &here, std::env::home_dir().as_deref()).map(Some)
+    }
+
+    /// Says which directories of `--writable` do not exist: the session passes over them, so a typing error would
+    /// show only when the code cannot write.
+    pub fn note_missing(&self, terminal: &mut Terminal) -> std::io::Result<()> {
+        let home = std::env::home_dir().unwrap_or_default();
+        let whole = |path: &str| match path.strip_prefix('~') {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => {
+                home.join(rest.trim_start_matches('/'))
+            }
+            _ => PathBuf::from(path),
+        };
+        let missing = |path: &&String| !node_access::is_remote() && !whole(path).exists();
+        for path in self.writable.iter().filter(missing) {
+            terminal.note(&format!(
+                "--writable {path}: there is no such directory, so nothing there becomes writable"
+            ))?;
+        }
+        Ok(())
     }
 
     /// The complete policy of these options.

@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use tracing_subscriber::EnvFilter;
-use windlass_node::{Config, HoldMode, Listen, Reach, StartBy};
+use tracing_subscriber::filter::LevelFilter;
+use windlass_node::{Config, HoldMode, Listen, Reach, StartBy, TlsFiles, UidRange};
 use windlass_protocol::limits::DEADLINE_MS_MAX;
 
 use crate::duration::{self, Timeout};
@@ -54,6 +55,7 @@ pub enum ValueForm {
     Switch,
     Path,
     Levels,
+    UidRange,
     OneOf(&'static [&'static str]),
 }
 
@@ -71,6 +73,7 @@ impl ValueForm {
                 "a level, or levels by module: `\"debug\"`, `\"info,windlass_node=debug\"`"
                     .to_owned()
             }
+            Self::UidRange => "a range of user ids: `\"200000-265535\"`".to_owned(),
             Self::OneOf(words) => {
                 words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ")
             }
@@ -85,20 +88,50 @@ pub struct NodeSettings {
     pub environments: Option<PathBuf>,
     pub mcp_config: Option<PathBuf>,
     pub log: String,
+    pub tls_certificate: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
 }
 
 impl NodeSettings {
     pub fn new(config: Config) -> Self {
-        Self { config, environments: None, mcp_config: None, log: LOG_DEFAULT.to_owned() }
+        Self {
+            config,
+            environments: None,
+            mcp_config: None,
+            log: LOG_DEFAULT.to_owned(),
+            tls_certificate: None,
+            tls_key: None,
+        }
+    }
+
+    /// Encrypts the TCP door, if the settings name its certificate and its key.
+    pub fn encrypt_door(&mut self) -> anyhow::Result<()> {
+        let tls = match (self.tls_certificate.take(), self.tls_key.take()) {
+            (None, None) => None,
+            (Some(certificate), Some(key)) => Some(TlsFiles { certificate, key }),
+            (Some(_), None) => {
+                anyhow::bail!("tls_certificate is set and tls_key is not: {TLS_BOTH}")
+            }
+            (None, Some(_)) => {
+                anyhow::bail!("tls_key is set and tls_certificate is not: {TLS_BOTH}")
+            }
+        };
+        if let Some(listen) = self.config.listen.as_mut() {
+            listen.tls = tls;
+        }
+        Ok(())
     }
 }
+
+/// What to do about one of the two settings of TLS without the other.
+pub const TLS_BOTH: &str = "set both to encrypt the TCP door, or none";
 
 const LOG_DEFAULT: &str = "info,rmcp=error,rmcp::service=off";
 const HOLD: &[&str] = &["auto", "pid-namespace", "subreaper"];
 const STARTS: &[&str] = &["exec", "zygote", "pool"];
 
 /// Every setting of `[node]`. `listen_anywhere` comes after `listen`, because it changes that.
-pub static SETTINGS: [NodeSetting; 14] = [
+pub static SETTINGS: [NodeSetting; 20] = [
     NodeSetting {
         key: "session_idle",
         form: ValueForm::Timeout,
@@ -139,6 +172,33 @@ pub static SETTINGS: [NodeSetting; 14] = [
         apply: |to, text| set(&mut to.config.retention.max_total_bytes, plain(size::parse(text))),
     },
     NodeSetting {
+        key: "audit",
+        form: ValueForm::Switch,
+        option: false,
+        variable: None,
+        default: "true",
+        meaning: "keep an [audit log](../audit-log.md)",
+        apply: |to, text| set(&mut to.config.audit.enabled, switch(text)),
+    },
+    NodeSetting {
+        key: "audit_retain_age",
+        form: ValueForm::Duration,
+        option: false,
+        variable: None,
+        default: "90d",
+        meaning: "how long to keep files of the audit log after their last record",
+        apply: |to, text| set(&mut to.config.audit.max_age, plain(duration::parse(text))),
+    },
+    NodeSetting {
+        key: "audit_retain_bytes",
+        form: ValueForm::Size,
+        option: false,
+        variable: None,
+        default: "256M",
+        meaning: "maximum total size of the audit log; its oldest file is removed first",
+        apply: |to, text| set(&mut to.config.audit.max_total_bytes, plain(size::parse(text))),
+    },
+    NodeSetting {
         key: "listen",
         form: ValueForm::Address,
         option: true,
@@ -147,7 +207,7 @@ pub static SETTINGS: [NodeSetting; 14] = [
         meaning: "also listen on this TCP address; clients need the token. With port 0 the kernel chooses a port",
         apply: |to, text| {
             let address: SocketAddr = text.parse().map_err(|_| ADDRESS_FORM.to_owned())?;
-            to.config.listen = Some(Listen { address, reach: Reach::ThisMachine });
+            to.config.listen = Some(Listen { address, reach: Reach::ThisMachine, tls: None });
             Ok(())
         },
     },
@@ -157,15 +217,34 @@ pub static SETTINGS: [NodeSetting; 14] = [
         option: true,
         variable: None,
         default: "false",
-        meaning: "allow `listen` to be an address that other machines can reach; the traffic is not encrypted",
+        meaning: "allow `listen` to be an address that other machines can reach; the traffic is encrypted only with \
+                  `tls_certificate` and `tls_key`",
         apply: |to, text| {
-            let anywhere: bool =
-                text.parse().map_err(|_| "the value is not true or false".to_owned())?;
+            let anywhere = switch(text)?;
             if let Some(listen) = to.config.listen.as_mut().filter(|_| anywhere) {
                 listen.reach = Reach::Anywhere;
             }
             Ok(())
         },
+    },
+    NodeSetting {
+        key: "tls_certificate",
+        form: ValueForm::Path,
+        option: true,
+        variable: None,
+        default: "",
+        meaning: "the PEM file with the certificate chain of the TCP door: clients use `https` then. The node reads a \
+                  renewed file without a restart",
+        apply: |to, text| set(&mut to.tls_certificate, Ok(Some(PathBuf::from(text)))),
+    },
+    NodeSetting {
+        key: "tls_key",
+        form: ValueForm::Path,
+        option: true,
+        variable: None,
+        default: "",
+        meaning: "the PEM file with the private key of `tls_certificate`; only you may be able to read it",
+        apply: |to, text| set(&mut to.tls_key, Ok(Some(PathBuf::from(text)))),
     },
     NodeSetting {
         key: "idle_exit",
@@ -214,7 +293,7 @@ pub static SETTINGS: [NodeSetting; 14] = [
         default: LOG_DEFAULT,
         meaning: "what the node writes to its log",
         apply: |to, text| {
-            EnvFilter::try_new(text).map_err(|error| error.to_string())?;
+            check_levels(text)?;
             set(&mut to.log, Ok(text.to_owned()))
         },
     },
@@ -234,6 +313,15 @@ pub static SETTINGS: [NodeSetting; 14] = [
             };
             set(&mut to.config.hold, mode)
         },
+    },
+    NodeSetting {
+        key: "session_uids",
+        form: ValueForm::UidRange,
+        option: false,
+        variable: Some("WINDLASS_SESSION_UIDS"),
+        default: "",
+        meaning: "give each session a user id of its own from this range; only a node that root runs can do that",
+        apply: |to, text| set(&mut to.config.session_uids, plain(UidRange::parse(text)).map(Some)),
     },
     NodeSetting {
         key: "node_grace",
@@ -266,6 +354,10 @@ fn plain<T, E: std::error::Error>(value: Result<T, E>) -> Result<T, String> {
     value.map_err(|error| error.to_string())
 }
 
+fn switch(text: &str) -> Result<bool, String> {
+    text.parse().map_err(|_| "the value is not true or false".to_owned())
+}
+
 fn timeout(text: &str) -> Result<Option<std::time::Duration>, String> {
     plain(duration::parse_timeout(text)).map(Timeout::duration)
 }
@@ -279,6 +371,19 @@ pub fn deadline(text: &str) -> Result<Timeout, String> {
         }
         _ => Ok(deadline),
     }
+}
+
+/// Levels of the log. A bare word that is no level would be taken as the name of a module, and silence all others.
+fn check_levels(text: &str) -> Result<(), String> {
+    let is_bare = |part: &&str| !part.is_empty() && !part.contains(['=', '[']);
+    for part in text.split(',').map(str::trim).filter(is_bare) {
+        if part.parse::<LevelFilter>().is_err() {
+            return Err(format!(
+                "{part:?} is no level: levels are error, warn, info, debug, trace and off"
+            ));
+        }
+    }
+    EnvFilter::try_new(text).map_err(|error| error.to_string()).map(drop)
 }
 
 fn one_of(words: &[&str]) -> String {
@@ -378,11 +483,38 @@ mod tests {
             ("listen_anywhere", "yes", "not true or false"),
             ("start", "fast", "not one of exec, zygote, pool"),
             ("hold", "tight", "not one of auto"),
+            ("session_uids", "1000-2000", "the least one for sessions is 65536"),
             ("log", "a=b=c", ""),
+            ("log", "inof", "\"inof\" is no level"),
+            ("log", "info,bogus level", "\"bogus level\" is no level"),
         ] {
             let setting = SETTINGS.iter().find(|setting| setting.key == key).unwrap();
             let error = setting.check(text).unwrap_err();
             assert!(error.contains(why), "{key}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_door_is_encrypted_only_with_certificate_and_key() {
+        let (certificate, key) = ("/tls/door.pem", "/tls/door.key");
+        for (listens, certificate, key, encrypted) in [
+            (true, Some(certificate), Some(key), Ok(true)),
+            (true, None, None, Ok(false)),
+            (false, Some(certificate), Some(key), Ok(false)),
+            (true, Some(certificate), None, Err(())),
+            (false, None, Some(key), Err(())),
+        ] {
+            let mut node = settings();
+            let listen = listens.then_some("127.0.0.1:8040");
+            for (name, value) in
+                [("tls_certificate", certificate), ("tls_key", key), ("listen", listen)]
+            {
+                let setting = SETTINGS.iter().find(|setting| setting.key == name).unwrap();
+                value.map(|value| (setting.apply)(&mut node, value)).transpose().unwrap();
+            }
+            let done = node.encrypt_door().map_err(drop);
+            let tls = node.config.listen.and_then(|listen| listen.tls);
+            assert_eq!(done.map(|()| tls.is_some()), encrypted);
         }
     }
 

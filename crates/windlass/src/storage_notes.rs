@@ -31,6 +31,13 @@ pub fn notes(storage: &StateStorage) -> Vec<String> {
             notes.push(format!("{lines} of the node's log could not be written"));
         }
     }
+    match storage.audit_records_dropped {
+        0 => {}
+        count => {
+            let records = counted(count, "record", "records");
+            notes.push(format!("{records} of the audit log could not be written"));
+        }
+    }
     notes
 }
 
@@ -44,14 +51,17 @@ mod tests {
             free_bytes: Some(FULL_BYTES),
             index: IndexStorage::File,
             log_lines_dropped: 0,
+            audit_records_dropped: 0,
         };
         assert_eq!(notes(&storage), Vec::<String>::new());
         storage.free_bytes = Some(512);
         storage.index = IndexStorage::Memory;
         storage.log_lines_dropped = 3;
+        storage.audit_records_dropped = 1;
         let told = notes(&storage);
-        assert_eq!(told.len(), 3);
+        assert_eq!(told.len(), 4);
         assert!(told[0].contains("512 B free") && told[0].contains("disk_full"), "{told:?}");
         assert!(told[2].starts_with("3 lines"), "{told:?}");
+        assert!(told[3].starts_with("1 record of the audit log"), "{told:?}");
     }
 }

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use windlass_client::ClientError;
+use windlass_protocol::ErrorCode;
 
 #[derive(Debug)]
 pub struct Terminal {
@@ -141,7 +142,7 @@ impl Terminal {
         }
         // If standard error is closed too, the error cannot be reported.
         let _ = match error.downcast_ref::<ClientError>() {
-            Some(known) => self.complain(&known.to_string(), known.code(), &known.remedy()),
+            Some(known) => self.complain(&known.to_string(), known.code(), &remedy(known)),
             None => self.complain(&format!("{error:#}"), "", ""),
         };
         ExitCode::FAILURE
@@ -153,6 +154,14 @@ impl Terminal {
             Some(_) => self.line = LineState::Open,
             None => {}
         }
+    }
+}
+
+/// What helps a person. Of these codes, the node's remedy is about the HTTP API, and the message says what is wrong.
+fn remedy(error: &ClientError) -> String {
+    match error.api_code() {
+        Some(ErrorCode::BadRequest | ErrorCode::NotFound) => String::new(),
+        _ => error.remedy(),
     }
 }
 

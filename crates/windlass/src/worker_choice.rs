@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::bail;
 use windlass_client::Client;
 use windlass_protocol::api::{TerminalSize, WorkerList};
-use windlass_protocol::kinds;
+use windlass_protocol::{ErrorCode, kinds};
 
 /// Options that select the worker of a new session.
 #[derive(Debug, clap::Args)]
@@ -38,9 +38,15 @@ impl WorkerOptions {
             None if program.is_none() && extension.is_none() => return Ok(None),
             None => {}
         }
-        let workers = client.workers().await?;
-        if let Some(name) = configured(&workers, program, extension) {
-            return Ok(Some(name));
+        match client.workers().await {
+            Ok(workers) => {
+                if let Some(name) = configured(&workers, program, extension) {
+                    return Ok(Some(name));
+                }
+            }
+            // The sessions of a tenant have built-in kinds of worker only, and its clients do not see the list.
+            Err(error) if error.api_code() == Some(ErrorCode::Forbidden) => {}
+            Err(error) => return Err(error.into()),
         }
         match program {
             Some(program) => bail!(

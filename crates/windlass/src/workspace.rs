@@ -5,10 +5,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use windlass_client::{Client, ClientError};
 use windlass_confine::survey::homes::{homes, is_a_place_to_work, programs};
+use windlass_protocol::TenantName;
 use windlass_protocol::confinement::Control;
 use windlass_protocol::policy::PolicyRequest;
 
+use crate::node_access;
 use crate::terminal::Terminal;
 
 /// The workspace of a new session.
@@ -23,13 +26,21 @@ pub enum WorkspaceChoice {
 }
 
 impl WorkspaceChoice {
-    /// The named directory, or the current one if a session may work there. Otherwise prints a note and lets
-    /// the node create a directory.
-    pub fn choose(named: Option<&Path>, terminal: &mut Terminal) -> anyhow::Result<Self> {
+    /// The workspace of a session at the client's node. The directories of this machine are not for clients whose token
+    /// has a tenant: the node creates a directory. It refuses a named one, and says why.
+    pub async fn choose(
+        client: &Client,
+        named: Option<&Path>,
+        terminal: &mut Terminal,
+    ) -> anyhow::Result<Self> {
+        if tenant_of(client).await?.is_some() {
+            return Ok(named.map_or(Self::MadeByNode, |named| Self::Directory(named.to_owned())));
+        }
         Self::choose_by(named, "--workspace", terminal)
     }
 
-    /// The same for a command whose option for the directory has another name.
+    /// The named directory, or the current one if a session may work there. Otherwise prints a note and lets
+    /// the node create a directory. `option` is the option that names the directory.
     pub fn choose_by(
         named: Option<&Path>,
         option: &str,
@@ -73,6 +84,14 @@ impl WorkspaceChoice {
         policy.required = Some(required);
         Ok(Some(policy))
     }
+}
+
+/// The tenant of the client's token. Only tokens for a TCP door have one.
+pub async fn tenant_of(client: &Client) -> Result<Option<TenantName>, ClientError> {
+    if !node_access::is_remote() {
+        return Ok(None);
+    }
+    Ok(client.node_status().await?.tenant)
 }
 
 /// Whether a session may use a directory as its workspace and write everywhere in it.

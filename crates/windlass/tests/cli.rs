@@ -87,6 +87,15 @@ fn a_deadline_ends_the_command_with_its_own_exit_code() {
 }
 
 #[test]
+fn a_loss_names_the_command_that_shows_the_output() {
+    let place = place();
+    let code = "print('before', flush=True)\nimport os; os.kill(os.getpid(), 9)";
+    let lost = run(&place, code, &[], "");
+    let said = String::from_utf8_lossy(&lost.stderr);
+    assert!(said.contains("output so far: windlass logs ") && !said.contains("/v1/"), "{said}");
+}
+
+#[test]
 fn a_kept_session_continues_in_the_next_command() {
     let place = place();
     check(&run(&place, "x = 5", &["--keep"], ""), 0, "", "stays");
@@ -100,7 +109,13 @@ fn a_kept_session_continues_in_the_next_command() {
     let logs = windlass(&place, &["logs", &session], "");
     check(&logs, 0, "6\n5\n'seven'\n", "");
     let closed = format!("session {session} is closed\n");
-    check(&windlass(&place, &["kill", &session], ""), 0, &closed, "");
+    // The session is ended although another one is unknown.
+    check(
+        &windlass(&place, &["kill", "nope", &session], ""),
+        1,
+        &closed,
+        "there is no session nope",
+    );
     let ended = run(&place, "x", &["--session", &session], "");
     check(&ended, 1, "", "code: session_ended\nhelp: ");
 }
@@ -123,6 +138,9 @@ fn up_and_down_start_and_stop_the_node() {
     assert_eq!(windlass(&place, &["status"], "").status.code(), Some(0));
     check(&windlass(&place, &["down"], ""), 0, "the node is down\n", "");
     assert_eq!(windlass(&place, &["status"], "").status.code(), Some(3));
+    check(&run(&place, "print(1)", &["--keep"], ""), 0, "1\n", "stays");
+    let told = "the node is down; 1 session ended with it\n";
+    check(&windlass(&place, &["down"], ""), 0, told, "");
 }
 
 #[test]
@@ -159,6 +177,86 @@ fn a_url_without_a_node_is_an_error_of_every_command_and_never_an_empty_list() {
         }
     }
     assert!(!place.dirs().socket().exists());
+}
+
+#[test]
+fn a_url_that_cannot_be_used_is_told_before_its_token() {
+    let place = place();
+    let token = place.dirs().token().display().to_string();
+    let listens = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listens = (format!("http://{}", listens.local_addr().unwrap()), listens);
+    // Nobody listens with TCP at the port of a UDP socket.
+    let dead = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let dead = (format!("http://{}", dead.local_addr().unwrap()), dead);
+    for (url, code, told) in [
+        ("nonsense", "bad_url", "not a plain URL"),
+        (&*dead.0, "unreachable", "no node answers at"),
+        (&*listens.0, "bad_token", &*token),
+    ] {
+        let output = windlass_with(&place, &["ps"], "", &[("WINDLASS_URL", url)]);
+        check(&output, 1, "", &format!("code: {code}"));
+        assert!(String::from_utf8_lossy(&output.stderr).contains(told), "{output:?}");
+    }
+    // An empty variable counts as unset.
+    let output = windlass_with(&place, &["status"], "", &[("WINDLASS_URL", "")]);
+    check(&output, 3, "no node is running\n", "");
+}
+
+#[test]
+fn the_file_of_authorities_is_checked_for_https_only() {
+    let place = place();
+    // Nobody listens with TCP at the port of a UDP socket.
+    let bound = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = bound.local_addr().unwrap().port();
+    let token = "ab".repeat(32);
+    for (scheme, code) in [("https", "bad_ca"), ("http", "unreachable")] {
+        let url = format!("{scheme}://127.0.0.1:{port}");
+        let env =
+            [("WINDLASS_URL", &*url), ("WINDLASS_TOKEN", &*token), ("WINDLASS_CA", "/missing.pem")];
+        let output = windlass_with(&place, &["ps"], "", &env);
+        check(&output, 1, "", &format!("code: {code}"));
+        let names_file = String::from_utf8_lossy(&output.stderr).contains("/missing.pem");
+        assert_eq!(names_file, scheme == "https", "{output:?}");
+    }
+}
+
+#[test]
+fn a_person_is_told_of_wrong_arguments_and_not_of_the_http_api() {
+    let place = place();
+    let missing = run(&place, "print(1)", &["--writable", "/nowhere/out"], "");
+    check(&missing, 0, "1\n", "--writable /nowhere/out: there is no such directory");
+    for args in [&["env", "show", "nope"][..], &["run", "--worker", "nope", "-c", "1"]] {
+        let output = windlass(&place, args, "");
+        check(&output, 1, "", "\"nope\"");
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("openapi"), "{output:?}");
+    }
+    std::fs::write(place.base().join("table.py"), b"\xff\0").unwrap();
+    check(
+        &windlass(&place, &["run", "table.py"], ""),
+        1,
+        "",
+        "table.py is not a text file in UTF-8",
+    );
+}
+
+#[test]
+fn a_node_that_does_not_start_shows_only_its_own_log() {
+    let place = place();
+    assert!(windlass(&place, &["up"], "").status.success());
+    assert!(windlass(&place, &["down"], "").status.success());
+    let output = windlass_with(&place, &["up"], "", &[("WINDLASS_LOG", "inof")]);
+    check(&output, 1, "", "\"inof\" is no level");
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("the node serves"), "{output:?}");
+}
+
+#[test]
+fn a_large_standard_input_is_read_in_blocks_and_questions_are_still_shown() {
+    let place = place();
+    let lines: String = (0..20_000).map(|line| format!("{line}\n")).collect();
+    let sum = "import sys; print(sum(int(line) for line in sys.stdin))";
+    check(&run(&place, sum, &[], &lines), 0, "199990000\n", "");
+    let asks = "print([input('a? '), input('b? ')])";
+    check(&run(&place, asks, &[], "1\n2\n"), 0, "['1', '2']\n", "b? ");
 }
 
 #[test]
@@ -237,6 +335,26 @@ fn a_token_allows_what_its_scope_says_until_it_is_removed() {
     // Nobody finds the tokens in the files of the node.
     let file = std::fs::read_to_string(place.dirs().named_tokens()).unwrap();
     assert!(!file.contains(&run) && !file.contains(&admin), "{file}");
+}
+
+#[test]
+fn tokens_are_not_made_here_for_a_node_elsewhere() {
+    let place = place();
+    let env = [("WINDLASS_URL", "http://127.0.0.1:1")];
+    for line in ["token list", "token create ci --scope read", "token rm ci"] {
+        let args: Vec<&str> = line.split(' ').collect();
+        let refused = windlass_with(&place, &args, "", &env);
+        check(&refused, 1, "", "code: local_only\nhelp: run it on the node's machine");
+    }
+    assert!(!place.dirs().named_tokens().exists());
+}
+
+#[test]
+fn a_run_without_code_or_with_an_empty_file_is_told_what_to_give() {
+    let place = place();
+    check(&windlass(&place, &["run"], ""), 2, "", "(FILE | - | -c CODE) [ARGS]...");
+    check(&windlass(&place, &["run", ""], ""), 1, "", "FILE is empty");
+    assert!(!place.dirs().socket().exists());
 }
 
 #[test]

@@ -5,11 +5,13 @@
 
 use std::path::Path;
 
+use windlass_client::protocol::api::{CopyScope, CreateSession};
 use windlass_client::protocol::confinement::Isolation;
 use windlass_client::protocol::policy::PolicyRequest;
 use windlass_testkit::attacks::{
     self, Attack, AttackStage, AttackVerdict, NetworkSetting, SECRET_VARIABLE,
 };
+use windlass_testkit::{TestNode, run_ok};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
@@ -52,6 +54,60 @@ async fn contract_55_no_secret_of_the_node_is_visible() {
         let verdict = scene.play(attack).await.unwrap();
         assert!(matches!(verdict, AttackVerdict::Through(_)), "{}: {verdict}", attack.program);
     }
+}
+
+#[tokio::test]
+async fn contract_55_no_client_gives_a_session_a_directory_of_the_node() {
+    let node = TestNode::start(PROGRAM).await.unwrap();
+    let client = node.client().await.unwrap();
+    let dirs = node.dirs();
+    let state = &dirs.state;
+    let around = tempfile::tempdir().unwrap();
+    let link = around.path().join("link");
+    std::os::unix::fs::symlink(state, &link).unwrap();
+    for own in [state, &state.join("audit"), &state.join("workspaces"), &dirs.runtime, &link] {
+        let own = own.to_str().unwrap().to_owned();
+        let elsewhere = around.path().to_str().unwrap().to_owned();
+        let policy = PolicyRequest { writable: vec![own.clone()], ..PolicyRequest::default() };
+        for wanted in [
+            CreateSession { workspace: Some(own.clone()), ..CreateSession::default() },
+            CreateSession {
+                workspace: Some(own.clone()),
+                copy_workspace: Some(CopyScope::All),
+                ..CreateSession::default()
+            },
+            CreateSession {
+                workspace: Some(elsewhere),
+                policy: Some(policy),
+                ..CreateSession::default()
+            },
+        ] {
+            let refused = client.create_session(&wanted).await.unwrap_err();
+            assert_eq!(refused.code(), "bad_request", "{own}: {refused:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn contract_55_programs_are_told_of_a_directory_for_caches_that_they_can_write() {
+    let node = TestNode::start(PROGRAM).await.unwrap();
+    let client = node.client().await.unwrap();
+    let code = "import os\n\
+                caches = os.environ['XDG_CACHE_HOME']\n\
+                os.makedirs(os.environ['MPLCONFIGDIR'])\n\
+                caches == os.environ['TMPDIR'] + '/.cache' and os.listdir(caches)";
+    let told = |isolation| CreateSession {
+        policy: Some(PolicyRequest { isolation: Some(isolation), ..PolicyRequest::default() }),
+        ..TestNode::create()
+    };
+    for isolation in [Isolation::Full, Isolation::Landlock] {
+        let id = client.create_session(&told(isolation)).await.unwrap().session.id;
+        assert_eq!(run_ok(&client, &id, code).await, "['matplotlib']\n");
+    }
+    // Without confinement the usual directory can be used.
+    let id = client.create_session(&told(Isolation::None)).await.unwrap().session.id;
+    let unset = "import os\n'MPLCONFIGDIR' in os.environ";
+    assert_eq!(run_ok(&client, &id, unset).await, "False\n");
 }
 
 #[tokio::test]

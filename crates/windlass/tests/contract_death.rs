@@ -17,13 +17,13 @@ use windlass_testkit::{
 };
 
 /// The time that "at once" may take on a busy machine.
-const AT_ONCE: Duration = Duration::from_secs(2);
+const AT_ONCE: Duration = Duration::from_secs(3);
 
 const GRACE: Duration = Duration::from_millis(300);
 const DEADLINE: Duration = Duration::from_millis(500);
 
 /// How long the nodes here wait for a keeper.
-const KEEPER_PATIENCE: Duration = Duration::from_secs(2);
+const KEEPER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long a node waits for the end of a keeper that it told to end.
 const SEE_OFF: Duration = Duration::from_secs(5);

@@ -258,7 +258,8 @@ enum Going {
 
 #[tokio::test]
 async fn contract_32_a_journal_cut_or_garbled_anywhere_opens_to_its_last_whole_record() {
-    let mut node = TestNode::start(PROGRAM).await.unwrap();
+    // The journal is the subject. A node with a zygote and pooled workers would start both anew for each damage.
+    let mut node = TestNode::builder(PROGRAM).env("WINDLASS_START", "exec").start().await.unwrap();
     let client = node.client().await.unwrap();
     // The smallest quota has the smallest segments. The journal has several segments, and none was dropped.
     let mut create = TestNode::create();

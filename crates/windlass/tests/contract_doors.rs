@@ -322,7 +322,6 @@ async fn contract_58_tcp_is_refused_without_the_token() {
         bearer(&other),
         format!("authorization: {token}\r\n"),
         format!("cookie: token={token}\r\n"),
-        format!("{}origin: http://windlass\r\n", bearer(&token)),
     ] {
         for (method, path) in [("GET", "/v1/health"), ("POST", "/v1/sessions"), ("GET", "/nothing")]
         {
@@ -332,8 +331,15 @@ async fn contract_58_tcp_is_refused_without_the_token() {
             assert!(!answer.contains(prefix), "{answer}");
         }
     }
-    let answer = ask_tcp(&address, "elsewhere.test", "GET", "/v1/health", &bearer(&token)).await;
-    assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+    for (host, headers) in [
+        ("elsewhere.test", bearer(&token)),
+        (&*address, format!("{}origin: http://windlass\r\n", bearer(&token))),
+        (&*address, format!("{}sec-fetch-site: cross-site\r\n", bearer(&token))),
+    ] {
+        let answer = ask_tcp(&address, host, "GET", "/v1/health", &headers).await;
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{headers:?}: {answer}");
+        assert!(answer.contains("\"foreign_site\""), "{answer}");
+    }
     assert_eq!(client.node_status().await.unwrap().sessions, 0);
 
     let answer = ask_tcp(&address, &address, "GET", "/v1/health", &bearer(&token)).await;

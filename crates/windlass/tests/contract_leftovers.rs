@@ -284,8 +284,8 @@ async fn others_are_over(client: &Client, idle_s: u64) {
 #[tokio::test]
 async fn contract_73_a_session_without_client_and_turn_ends_after_its_idle_timeout() {
     let (_node, client) = node_with("--session-idle", "2s").await;
-    let session = client.create_session(&TestNode::create()).await.unwrap().session;
     let never = idle_after(&client, 0).await;
+    let session = client.create_session(&TestNode::create()).await.unwrap().session;
     run_ok(&client, &session.id, "x = 1").await;
     let used = Instant::now();
     let end = ended(&client, &session, PATIENCE).await;
@@ -304,11 +304,13 @@ async fn contract_73_a_session_without_client_and_turn_ends_after_its_idle_timeo
 #[tokio::test]
 async fn contract_73_a_session_with_a_turn_that_runs_or_asks_is_not_idle() {
     let (_node, client) = node().await;
-    let (running, asking) = (idle_after(&client, 1).await, idle_after(&client, 1).await);
     let gate = Gate::new("g").unwrap();
+    // Each session gets its turn before the next session is made, which may take as long as the idle timeout.
+    let running = idle_after(&client, 1).await;
     let code = format!("{}print(x)", gate.python());
     let begun = client.submit_turn(&running.id, &turn(code)).await.unwrap();
     let at_gate = within(PATIENCE, gate.reached()).await.unwrap();
+    let asking = idle_after(&client, 1).await;
     let asked = run(&client, &asking.id, "input()").await;
     assert_eq!(asked.state, TurnState::AwaitingInput);
     others_are_over(&client, 3).await;
@@ -322,20 +324,22 @@ async fn contract_73_a_session_with_a_turn_that_runs_or_asks_is_not_idle() {
 #[tokio::test]
 async fn contract_73_a_follower_and_a_tool_host_are_clients_until_they_go() {
     let (node, client) = node().await;
-    let (followed, served) = (idle_after(&client, 1).await, idle_after(&client, 1).await);
+    // The command may take a while to attach on a busy machine.
+    let followed = idle_after(&client, 3).await;
     let mut attach = windlass(&node, &["attach", followed.id.as_str()]);
     let mut attach = attach.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let served = idle_after(&client, 3).await;
     let scope = ToolScope::Session(served.id.clone());
     let host = TestToolHost::offer_to(&client, &scope, &["t"], |_| async { Ok(json!(1)) });
     let host = host.await.unwrap();
     let owner = Owner::parse("me").unwrap();
     let of_owner = CreateSession { owner: Some(owner.clone()), ..TestNode::create() };
-    let of_owner = CreateSession { idle_s: Some(1), ..of_owner };
+    let of_owner = CreateSession { idle_s: Some(3), ..of_owner };
     let owned = client.create_session(&of_owner).await.unwrap().session;
     let scope = ToolScope::Owner(owner);
     let owners = TestToolHost::offer_to(&client, &scope, &["t"], |_| async { Ok(json!(1)) });
     let owners = owners.await.unwrap();
-    others_are_over(&client, 3).await;
+    others_are_over(&client, 5).await;
     for session in [&followed, &served, &owned] {
         assert_eq!(client.session(&session.id).await.unwrap().state, SessionState::Idle);
     }
@@ -357,7 +361,7 @@ async fn contract_73_an_idle_timeout_outlives_the_node_and_is_a_twins_too() {
     // The test waits for the exit of its keeper, which is known after the first reply.
     assert_eq!(run_ok(&client, &twin.id, "x").await, "1\n");
     assert_eq!(ended(&client, &twin, PATIENCE).await.reason, EndReason::Idle);
-    let session = idle_after(&client, 2).await;
+    let session = idle_after(&client, 4).await;
     node.restart().await.unwrap();
     let client = node.client().await.unwrap();
     assert_eq!(run_ok(&client, &session.id, "x").await, "1\n");

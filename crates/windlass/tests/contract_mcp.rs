@@ -167,7 +167,7 @@ async fn ends_well_and_soon(agent: McpClient) {
 
 #[tokio::test]
 async fn contract_47_an_idle_node_exits_and_the_next_call_of_a_bridge_starts_it_again() {
-    let node = TestNode::builder(PROGRAM).arg("--idle-exit").arg("1s").start().await.unwrap();
+    let node = TestNode::builder(PROGRAM).arg("--idle-exit").arg("2s").start().await.unwrap();
     let mut agent = McpClient::start(&node).await.unwrap();
     assert_eq!(agent.run_ok("6 * 7").await, "42\n");
     let ended = agent.call("reset", json!({"end": true})).await;

@@ -157,7 +157,7 @@ async fn contract_12_two_requests_in_one_write_are_both_answered() {
 
 /// How late an interrupt or a kill may be on a busy machine. It is far less than if a partial message
 /// extended the deadline.
-const LATE_MS: u64 = 1500;
+const LATE_MS: u64 = 2500;
 
 #[tokio::test]
 async fn contract_13_half_a_message_of_a_worker_extends_no_deadline() {
@@ -227,7 +227,7 @@ async fn contract_13_half_a_request_extends_no_deadline_and_is_answered_when_who
     let client = node.client().await.unwrap();
     let session = node.session(&client).await.unwrap().id;
     run_ok(&client, &session, "x = 5").await;
-    let asks = SubmitTurn { deadline_ms: Some(300), ..named_turn("asks", "input('? ')") };
+    let asks = SubmitTurn { deadline_ms: Some(2000), ..named_turn("asks", "input('? ')") };
     let asking = within(PATIENCE, client.run_turn(&session, asks)).await.unwrap();
     assert_eq!(asking.state, TurnState::AwaitingInput);
     let path = format!("/v1/sessions/{session}/turns/asks/input");
@@ -242,7 +242,7 @@ async fn contract_13_half_a_request_extends_no_deadline_and_is_answered_when_who
     over.await.unwrap();
     let (accepted, stopped, _) = times(&all_events(&client, &session).await, asking.number);
     let deadline = stopped - accepted;
-    assert!((300..300 + LATE_MS).contains(&deadline), "interrupted after {deadline} ms");
+    assert!((2000..2000 + LATE_MS).contains(&deadline), "interrupted after {deadline} ms");
     http.write(last).await.unwrap();
     let (_, answer) = within(PATIENCE, http.answer()).await.unwrap();
     assert_eq!(answer["code"], json!("turn_not_running"), "{answer}");

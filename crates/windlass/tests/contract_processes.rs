@@ -349,13 +349,13 @@ async fn contract_47_the_end_of_the_client_that_started_it_never_stops_the_node(
 
 #[tokio::test]
 async fn contract_47_an_idle_node_exits_and_the_next_client_starts_it_again() {
-    let idle = Duration::from_secs(1);
-    let node = TestNode::builder(PROGRAM).arg("--idle-exit").arg("1s").start().await.unwrap();
+    let idle = Duration::from_secs(2);
+    let node = TestNode::builder(PROGRAM).arg("--idle-exit").arg("2s").start().await.unwrap();
     let client = node.client().await.unwrap();
     let session = node.session(&client).await.unwrap().id;
     // A session counts as use, even without requests for longer than the idle time.
     let began = Instant::now();
-    assert_eq!(run_ok(&client, &session, "import time\ntime.sleep(2.2)\n6 * 7").await, "42\n");
+    assert_eq!(run_ok(&client, &session, "import time\ntime.sleep(4.2)\n6 * 7").await, "42\n");
     assert!(began.elapsed() > 2 * idle);
     assert_eq!(client.node_status().await.unwrap().pid, node.pid());
     client.close_session(&session, CloseQuery { grace_ms: Some(0) }).await.unwrap();

@@ -9,13 +9,13 @@ use std::process::Command;
 
 use serde_json::Value;
 use windlass_client::Client;
-use windlass_client::protocol::SessionId;
 use windlass_client::protocol::api::{
     CloseQuery, CopyScope, CreateSession, ForkSession, ForkedSession, LeftOutReason,
 };
 use windlass_client::protocol::disk::{DiskKind, DiskUse, PruneRequest, Pruned};
 use windlass_client::protocol::event::EndReason;
-use windlass_testkit::{PATIENCE, TestNode, outside_of_tmp, processes, run_ok, within};
+use windlass_client::protocol::{Outcome, SessionId};
+use windlass_testkit::{PATIENCE, TestNode, outside_of_tmp, processes, run_ok, turn, within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
@@ -343,7 +343,10 @@ async fn contract_74_what_a_session_leaves_steers_neither_du_nor_prune() {
          open('end', 'w').write('end'); os.chdir(start)",
         outside.display()
     );
-    run_ok(&client, &session.id, &code).await;
+    // Landlock looks at each directory above a new one: the code makes 50 million steps in the kernel, which take 4 s
+    // on an idle machine.
+    let made = within(4 * PATIENCE, client.run_turn(&session.id, turn(code))).await.unwrap();
+    assert_eq!(made.outcome, Some(Outcome::Ok), "{made:?}");
     let forked = client.fork_session(&session.id, &ForkSession::default()).await;
     assert!(forked.is_err(), "it is deeper than a copy may be");
     let workspace = PathBuf::from(&session.workspace);

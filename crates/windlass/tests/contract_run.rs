@@ -13,7 +13,8 @@ use windlass_client::protocol::limits::TURN_CONTEXT_BYTES_MAX;
 use windlass_client::protocol::turn::TurnContext;
 use windlass_client::protocol::{ErrorCode, Outcome, SessionId};
 use windlass_testkit::{
-    Gate, PATIENCE, TestNode, named_turn, python, run, run_ok, turn, turn_ended, within,
+    Gate, PATIENCE, TestNode, named_turn, outside_of_tmp, python, run, run_ok, turn, turn_ended,
+    within,
 };
 
 /// Uses all that a program gets from its interpreter, and ends with an error, threads and exit functions.
@@ -125,6 +126,7 @@ fn contract_75_the_exit_code_is_that_of_the_code() {
         windlass_run(&place, &directory, &[&["-c", code, "--python", python][..], more].concat())
     };
     check(&of_code("import sys; sys.exit(3)", &[]), 3, "", "");
+    check(&of_code("import sys; sys.exit('the reason')", &[]), 1, "", "the reason\n");
     // The value of code that is no file is shown.
     let argv = "import sys; sys.argv";
     check(&of_code(argv, &["a", "--b"]), 0, "['-c', 'a', '--b']\n", "");
@@ -136,9 +138,10 @@ fn contract_75_the_exit_code_is_that_of_the_code() {
 fn contract_75_arguments_that_a_worker_does_not_take_are_an_error() {
     let place = place();
     let directory = project(&place);
-    std::fs::write(directory.join("job.R"), "cat(1)").unwrap();
-    let refused = windlass_run(&place, &directory, &["job.R", "--deadline", "5m"]);
-    check(&refused, 1, "", "the worker r gives code no arguments");
+    std::fs::write(directory.join("job.py"), "print(1)").unwrap();
+    let words = ["--worker", "pyodide", "job.py", "--deadline", "5m"];
+    let refused = windlass_run(&place, &directory, &words);
+    check(&refused, 1, "", "the worker pyodide gives code no arguments");
 }
 
 fn program(code: &str, args: &[&str]) -> SubmitTurn {
@@ -210,9 +213,9 @@ async fn contract_75_directory_variables_and_name_are_those_of_one_turn() {
 }
 
 /// A session of a worker that takes no context, with a first turn that waits for the worker.
-async fn shell_with_first(client: &Client, first: SubmitTurn) -> (Session, Turn) {
+async fn perl_with_first(client: &Client, first: SubmitTurn) -> (Session, Turn) {
     let create = CreateSession {
-        worker: Some("shell".to_owned()),
+        worker: Some("tiny".to_owned()),
         turn: Some(first),
         ..CreateSession::default()
     };
@@ -222,18 +225,112 @@ async fn shell_with_first(client: &Client, first: SubmitTurn) -> (Session, Turn)
 
 #[tokio::test]
 async fn contract_75_a_context_that_the_worker_does_not_take_is_refused_by_name() {
-    let (_node, client) = started().await;
-    let (session, first) = shell_with_first(&client, program("echo ran", &["a"])).await;
+    if !Path::new("/usr/bin/perl").exists() {
+        return windlass_testkit::skip("there is no /usr/bin/perl");
+    }
+    let place = outside_of_tmp(env!("CARGO_TARGET_TMPDIR"));
+    let worker = place.path().join("worker.pl");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workers/tiny/worker.pl");
+    std::fs::copy(source, &worker).unwrap();
+    let command = json!(["/usr/bin/perl", worker]);
+    let node = TestNode::builder(env!("CARGO_BIN_EXE_windlass"));
+    let node = node.config(format!("[workers.tiny]\ncommand = {command}\n")).start().await.unwrap();
+    let client = node.client().await.unwrap();
+    let (session, first) = perl_with_first(&client, program("print 'ran'", &["a"])).await;
     // The worker was not ready, so the turn was accepted. It never ran.
     let ended = turn_ended(&client, &session.id, &first.id, PATIENCE).await.unwrap();
     let error = ended.error.unwrap();
     assert_eq!((ended.outcome, error.code), (Some(Outcome::Error), Some(ErrorCode::BadRequest)));
     assert!(error.message.contains("takes no context"), "{}", error.message);
     assert_eq!(ended.output.bytes, 0);
-    let refused = client.submit_turn(&session.id, &program("echo ran", &[])).await.unwrap_err();
+    let refused = client.submit_turn(&session.id, &program("print 'ran'", &[])).await.unwrap_err();
     assert_eq!(refused.api_code(), Some(ErrorCode::BadRequest));
-    assert_eq!(run_ok(&client, &session.id, "echo goes on").await, "goes on\n");
-    let exits = run(&client, &session.id, "(exit 4)").await;
+    let goes_on = run_ok(&client, &session.id, "print \"goes on\\n\"; ()").await;
+    assert!(goes_on.starts_with("goes on\n"), "{goes_on}");
+}
+
+/// A turn of this kind has the directory `sub`, a variable and the argument `a`; the next one has none of them.
+async fn surroundings_of_one_turn(worker: &str, interpreter: Option<String>, look: &str) {
+    let (_node, client) = started().await;
+    let worker = Some(worker.to_owned());
+    let create = CreateSession { worker, interpreter, ..CreateSession::default() };
+    let session = within(PATIENCE, client.create_session(&create)).await.unwrap().session;
+    let sub = Path::new(&session.workspace).join("sub");
+    std::fs::create_dir(&sub).unwrap();
+    let in_context = |context: Value| {
+        let context = serde_json::from_value(context).unwrap();
+        SubmitTurn { context: Some(context), ..turn(look) }
+    };
+    let context = json!({"cwd": sub, "env": {"ONLY_HERE": "yes"}, "args": ["a"]});
+    let there = ran(&client, &session.id, in_context(context)).await;
+    assert_eq!((there.output.text.as_str(), there.exit_code), ("<sub yes a>\n", Some(0)));
+    let name = Path::new(&session.workspace).file_name().unwrap().to_str().unwrap();
+    let after = format!("<{name}  >\n");
+    assert_eq!(run_ok(&client, &session.id, look).await, after);
+    let refused = ran(&client, &session.id, in_context(json!({"cwd": "/nowhere"}))).await;
+    assert_eq!((refused.outcome, refused.exit_code), (Some(Outcome::Error), Some(1)));
+    assert!(!refused.output.text.contains('<'), "{refused:?}");
+    assert_eq!(run_ok(&client, &session.id, look).await, after);
+}
+
+#[tokio::test]
+async fn contract_75_r_has_directory_variables_and_arguments_for_one_turn() {
+    if !Path::new("/usr/bin/R").exists() {
+        return windlass_testkit::skip("there is no /usr/bin/R");
+    }
+    let look = "cat(sprintf('<%s %s %s>\\n', basename(getwd()), Sys.getenv('ONLY_HERE'), \
+                paste(commandArgs(TRUE), collapse = ',')))";
+    surroundings_of_one_turn("r", None, look).await;
+}
+
+#[tokio::test]
+async fn contract_75_node_has_directory_variables_and_arguments_for_one_turn() {
+    let Ok(node) = std::env::var("WINDLASS_TEST_NODE") else {
+        return windlass_testkit::skip("WINDLASS_TEST_NODE is not set");
+    };
+    let look = "console.log(`<${path.basename(process.cwd())} ${process.env.ONLY_HERE ?? ''} \
+                ${process.argv.slice(1)}>`)";
+    surroundings_of_one_turn("node", Some(node), look).await;
+}
+
+#[tokio::test]
+async fn contract_75_bash_has_directory_variables_and_arguments_for_one_turn() {
+    let (_node, client) = started().await;
+    let create = CreateSession { worker: Some("shell".to_owned()), ..CreateSession::default() };
+    let session = client.create_session(&create).await.unwrap().session;
+    let sub = Path::new(&session.workspace).join("it's");
+    std::fs::create_dir(&sub).unwrap();
+    let look = "echo \"${PWD##*/} ${ONLY_HERE-none} $LANGUAGE $# $1\"";
+    run_ok(&client, &session.id, "set -- own; export LANGUAGE=before; set -e").await;
+    let context = TurnContext {
+        cwd: Some(sub.to_str().unwrap().to_owned()),
+        args: vec!["a'b".to_owned(), "c".to_owned()],
+        env: BTreeMap::from(
+            [("ONLY_HERE", "y\n'"), ("LANGUAGE", "now")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned())),
+        ),
+        ..TurnContext::default()
+    };
+    let submit = SubmitTurn { context: Some(Box::new(context)), ..turn(look) };
+    let there = ran(&client, &session.id, submit).await;
+    assert_eq!(there.output.text, "it's y\n' now 2 a'b\n", "{there:?}");
+    let name = Path::new(&session.workspace).file_name().unwrap().to_str().unwrap();
+    let after = run_ok(&client, &session.id, look).await;
+    assert_eq!(after, format!("{name} none before 1 own\n"));
+
+    for (context, message) in [
+        (json!({"env": {"A-B": "1"}}), "cannot set the variable \"A-B\""),
+        (json!({"cwd": "/nowhere"}), "exit status 1"),
+    ] {
+        let context = serde_json::from_value(context).unwrap();
+        let submit = SubmitTurn { context: Some(context), ..turn("echo no") };
+        let refused = ran(&client, &session.id, submit).await;
+        assert_eq!(refused.outcome, Some(Outcome::Error), "{refused:?}");
+        assert!(refused.error.as_ref().unwrap().message.contains(message), "{refused:?}");
+        assert!(!refused.output.text.contains("no\n"), "{refused:?}");
+    }
+    assert_eq!(run_ok(&client, &session.id, look).await, format!("{name} none before 1 own\n"));
+    let exits = run(&client, &session.id, "set +e; (exit 4)").await;
     assert_eq!(exits.exit_code, Some(4), "{exits:?}");
 }
 

@@ -244,14 +244,14 @@ print(tools.echo(value='later calls work'))";
 async fn contract_63_a_call_past_its_deadline_raises_and_its_late_answer_is_dropped() {
     let (_node, client, session) = start().await;
     let host = offer(&client, &session).await;
-    let late = run(&client, &session, "x = 7\ntools(deadline=0.2).never()").await;
+    let late = run(&client, &session, "x = 7\ntools(deadline=1.0).never()").await;
     assert_eq!(late.outcome, Some(Outcome::Error));
     assert_eq!(error_of(&late).0, "ToolDeadlinePassed");
     let cancels = within(PATIENCE, host.cancels(1)).await;
     assert_eq!(cancels, [CancelReason::Deadline]);
     let caught = "
 try:
-    tools(deadline=0.2).never()
+    tools(deadline=1.0).never()
 except TimeoutError as error:
     print(error.code)
 print([tools.echo(value=n) for n in range(3)], x)";

@@ -219,6 +219,46 @@ async fn contract_69_missing_names_cannot_be_created_and_nothing_is_left_behind(
 }
 
 #[tokio::test]
+async fn contract_70_programs_of_a_projects_environment_stay_as_they_are_in_each_session() {
+    let node = TestNode::start(PROGRAM).await.unwrap();
+    let (client, place) = (node.client().await.unwrap(), place());
+    let work = place.path();
+    let first = session_in(&client, work).await;
+    run_ok(&client, &first.id, "os.mkdir('.venv'); os.rmdir('.venv')").await;
+    close(&client, &first).await;
+    let venv = work.join(".venv");
+    let made = Command::new(python()).args(["-m", "venv", "--without-pip"]).arg(&venv).status();
+    assert!(made.unwrap().success());
+    clear_spares(work);
+    let before = contents(work);
+    let parts =
+        [".venv", ".venv/bin", ".venv/bin/activate", ".venv/bin/python", ".venv/pyvenv.cfg"];
+    for interpreter in [TestNode::create().interpreter, None, None] {
+        let create = CreateSession {
+            workspace: Some(work.display().to_string()),
+            interpreter,
+            ..TestNode::create()
+        };
+        let id = client.create_session(&create).await.unwrap().session.id;
+        run_ok(&client, &id, ATTACK).await;
+        let session = client.session(&id).await.unwrap();
+        assert_eq!(attack(&client, &session, &parts).await, "[]");
+        close(&client, &session).await;
+        clear_spares(work);
+        assert_eq!(contents(work), before);
+    }
+    let shown = PolicyRequest { shown: vec![".venv".to_owned()], ..PolicyRequest::default() };
+    let create = CreateSession {
+        workspace: Some(work.display().to_string()),
+        policy: Some(shown),
+        ..TestNode::create()
+    };
+    let id = client.create_session(&create).await.unwrap().session.id;
+    run_ok(&client, &id, "open('.venv/by-consent', 'w').close()").await;
+    assert!(venv.join("by-consent").exists());
+}
+
+#[tokio::test]
 async fn contract_69_names_are_protected_again_after_a_reset() {
     let node = TestNode::start(PROGRAM).await.unwrap();
     let (client, place) = (node.client().await.unwrap(), place());

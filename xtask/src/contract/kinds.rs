@@ -59,6 +59,7 @@ pub fn basis(kind: &WorkerKind, number: u8) -> LineBasis {
         (41, _) if can("display") => LineBasis::ByLine(82),
         (41, _) => LineBasis::NotApplying("the kind has no displays"),
         (71, _) if !can("fork") => LineBasis::NotApplying("sessions of the kind cannot be forked"),
+        (75, "shell" | "r" | "node") => LineBasis::ByOther,
         (75, _) if !can("context") => {
             LineBasis::NotApplying("the kind runs a file as a cell, without arguments")
         }

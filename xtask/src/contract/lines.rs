@@ -20,7 +20,7 @@ pub fn parse(text: &str) -> Result<Vec<ContractLine>> {
         else {
             continue;
         };
-        let Some(number) = two_digits(number) else { continue };
+        let Some(number) = line_number(number) else { continue };
         if lines.iter().any(|line| line.number == number) {
             bail!("docs/contract.md has two lines {number:02}");
         }
@@ -36,7 +36,7 @@ pub fn parse(text: &str) -> Result<Vec<ContractLine>> {
 pub fn number_of(test: &str) -> Option<u8> {
     let name = test.rsplit("::").next().unwrap_or(test);
     let (number, _) = name.strip_prefix("contract_")?.split_once('_')?;
-    two_digits(number)
+    line_number(number)
 }
 
 /// Tests whose name has no number of a line.
@@ -48,8 +48,10 @@ pub fn unknown(cases: &[ContractTest], lines: &[ContractLine]) -> Vec<String> {
     unknown.map(|case| case.name.clone()).collect()
 }
 
-fn two_digits(text: &str) -> Option<u8> {
-    let digits = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+/// A number with two digits, or with three from 100 on.
+fn line_number(text: &str) -> Option<u8> {
+    let has_length = text.len() == 2 || (text.len() == 3 && !text.starts_with('0'));
+    let digits = has_length && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
 }
 
@@ -61,7 +63,7 @@ mod tests {
     fn the_contract_in_the_repository_is_read_whole() {
         let lines = parse(include_str!("../../../docs/contract.md")).unwrap();
         assert_eq!(lines.first().unwrap().number, 1);
-        assert_eq!(lines.last().unwrap().number, 99);
+        assert_eq!(lines.last().unwrap().number, 112);
         assert!(lines.iter().all(|line| line.sentence.ends_with('.')));
     }
 
@@ -76,7 +78,10 @@ mod tests {
         for (name, number) in [
             ("contract_07_a_message", Some(7)),
             ("sessions::contract_07_a_message", Some(7)),
+            ("contract_100_a_message", Some(100)),
             ("contract_7_a_message", None),
+            ("contract_007_a_message", None),
+            ("contract_1000_a_message", None),
             ("contract_07", None),
             ("a_contract_07_x", None),
         ] {

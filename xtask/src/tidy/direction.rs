@@ -12,7 +12,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "windlass",
         &[
+            AUDIT,
             "windlass-node",
+            "windlass-fleet",
             "windlass-mcp",
             "windlass-client",
             "windlass-keeper",
@@ -26,19 +28,25 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "windlass-node",
         &[
+            AUDIT,
             "windlass-client",
+            "windlass-console",
             "windlass-egress",
             "windlass-files",
+            "windlass-fleet",
             "windlass-lifecycle",
             "windlass-journal",
             KERNELSPECS,
             BENEATH,
             CONFINE,
             PROCS,
+            "windlass-telemetry",
             "windlass-tools",
             PROTOCOL,
         ],
     ),
+    (AUDIT, &[]),
+    ("windlass-console", &[]),
     ("windlass-egress", &[PROTOCOL]),
     ("windlass-worker-check", &[PROTOCOL]),
     ("windlass-workers", &[CONFINE, KERNELSPECS, PROCS, PROTOCOL, WORKER_KIT, "windlass-worker-r"]),
@@ -46,21 +54,24 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (WORKER_KIT, &[PROCS, PROTOCOL]),
     (KERNELSPECS, &[]),
     ("windlass-files", &[BENEATH, PROTOCOL]),
+    ("windlass-telemetry", &[PROTOCOL]),
     ("windlass-tools", &[PROTOCOL]),
     ("windlass-keeper", &["windlass-lifecycle", BENEATH, CONFINE, PROCS, PROTOCOL]),
     ("windlass-mcp", &["windlass-client", PROTOCOL]),
     ("windlass-client", &[PROTOCOL]),
     ("windlass-lifecycle", &[PROTOCOL]),
     ("windlass-journal", &[PROTOCOL]),
+    ("windlass-fleet", &["windlass-lifecycle", PROTOCOL]),
     (BENEATH, &[]),
     (CONFINE, &[BENEATH, PROCS, PROTOCOL]),
     (PROCS, &[PROTOCOL]),
     (PROTOCOL, &[]),
     (TESTKIT, &["windlass-client", PROCS, PROTOCOL]),
-    (SUITES, &["windlass-client", TESTKIT, PROTOCOL]),
+    (SUITES, &["windlass-client", "windlass-fleet", "windlass-lifecycle", TESTKIT, PROTOCOL]),
     ("xtask", &["windlass-client", SUITES, TESTKIT, PROTOCOL]),
 ];
 
+const AUDIT: &str = "windlass-audit";
 const BENEATH: &str = "windlass-beneath";
 const CONFINE: &str = "windlass-confine";
 const KERNELSPECS: &str = "windlass-kernelspecs";
@@ -130,8 +141,9 @@ pub fn check(metadata: &Metadata) -> Result<Vec<Finding>> {
 }
 
 fn is_allowed(dependency: &Dependency, allowed: &[&str]) -> bool {
-    // Every crate may use the testkit in its tests, but not in code that ships.
-    let for_tests = dependency.name == TESTKIT && dependency.kind.as_deref() == Some("dev");
+    // Every crate may use the testkit and the suites in its tests, but not in code that ships.
+    let for_tests = [TESTKIT, SUITES].contains(&dependency.name.as_str())
+        && dependency.kind.as_deref() == Some("dev");
     for_tests || allowed.contains(&dependency.name.as_str())
 }
 
@@ -232,9 +244,11 @@ mod tests {
     }
 
     #[test]
-    fn the_testkit_is_for_tests_only() {
-        assert!(allowed(&package("windlass-node", TESTKIT, Some("dev"))));
-        assert!(!allowed(&package("windlass-node", TESTKIT, None)));
+    fn the_testkit_and_the_suites_are_for_tests_only() {
+        for helper in [TESTKIT, SUITES] {
+            assert!(allowed(&package("windlass-node", helper, Some("dev"))));
+            assert!(!allowed(&package("windlass-node", helper, None)));
+        }
     }
 
     #[test]

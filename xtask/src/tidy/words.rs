@@ -24,6 +24,8 @@ const HOSTS: &[&str] = &[
     "static.modelcontextprotocol.io",
     "windlass",
     "www.apache.org",
+    // Names of XML namespaces.
+    "www.w3.org",
 ];
 
 /// Words about how a change was made. They do not belong in files.

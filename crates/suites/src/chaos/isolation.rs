@@ -111,10 +111,10 @@ fn as_user(user: &str, program: &Path, directory: &Path, disk: &Path) -> Result<
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     // `su -c` passes one string to a shell, so options may only have characters that need no quotes.
     let plain =
-        |text: &String| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_,=".contains(c));
+        |text: &String| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_,=.".contains(c));
     ensure!(
         arguments.iter().all(plain),
-        "with --user, options may only have letters, digits and -_,="
+        "with --user, options may only have letters, digits and -_,=."
     );
     let words = format!(
         "cd /tmp && env -i HOME=/tmp PATH=/usr/bin:/bin {STEP}=player {DISK}=\"${DISK}\" {}={} {} {}",

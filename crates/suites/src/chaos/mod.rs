@@ -1,11 +1,13 @@
 //! `cargo xtask chaos`: runs clients and faults against real nodes. A seed decides every operation and every
 //! fault. Each client keeps a model of the node's earlier answers and compares every later answer with it.
-//! For a failing seed the suite prints the command that repeats it. `docs/chaos.md` describes the suite.
+//! For a failing seed the suite prints the command that repeats it. `docs/chaos.md` describes the suite. With `--fleet`
+//! it runs the suite in `fleet` instead.
 
 mod chaos_node;
 mod client;
 mod code;
 mod faults;
+mod fleet;
 mod follower;
 mod guests;
 mod http_client;
@@ -27,12 +29,15 @@ mod turns;
 mod world;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 use self::faults::FaultKind;
+use self::fleet::FleetRunPlan;
 use self::isolation::ReexecStep;
 use self::play::RunSetup;
 use crate::{RunVerdict, workspace};
@@ -45,9 +50,9 @@ pub struct Args {
     /// The first seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The number of seeds, one after the other
-    #[arg(long, default_value_t = 1)]
-    seeds: u64,
+    /// The number of seeds, one after the other, or the seeds from A to B. Default: 1, and with --minutes no limit
+    #[arg(long, value_name = "K|A..B", value_parser = parse_seeds)]
+    seeds: Option<SeedsOption>,
     /// How long the clients of each seed work; checking and closing comes on top
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -60,14 +65,76 @@ pub struct Args {
     /// Run as this user, who is created if missing; only for root
     #[arg(long)]
     user: Option<String>,
+    /// Run a fleet of nodes and its store, and faults of their network, processes and disks; only for root
+    #[arg(long, conflicts_with_all = ["faults", "kinds", "user"])]
+    fleet: bool,
+    /// With --fleet: begin no further seed after this time
+    #[arg(long, requires = "fleet", value_name = "M")]
+    minutes: Option<u64>,
+    /// The program to test. Default: the one that WINDLASS_XTASK_PROGRAM names, else a debug build
+    #[arg(long, value_name = "PATH", conflicts_with = "user")]
+    program: Option<PathBuf>,
+}
+
+/// The value of `--seeds`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SeedsOption {
+    Count(u64),
+    /// The first and the last seed.
+    Between(u64, u64),
+}
+
+fn parse_seeds(text: &str) -> Result<SeedsOption, String> {
+    let number = |text: &str| -> Result<u64, String> {
+        let number = text.parse::<u64>();
+        number.map_err(|_| format!("{text:?} is not a number; write K or A..B"))
+    };
+    match text.split_once("..") {
+        None => Ok(SeedsOption::Count(number(text)?)),
+        Some((first, last)) => Ok(SeedsOption::Between(number(first)?, number(last)?)),
+    }
+}
+
+impl Args {
+    fn seeds(&self) -> Range<u64> {
+        match self.seeds {
+            Some(SeedsOption::Between(first, last)) => first..last.saturating_add(1),
+            Some(SeedsOption::Count(count)) => self.seed..self.seed.saturating_add(count),
+            None if self.minutes.is_some() => self.seed..u64::MAX,
+            None => self.seed..self.seed.saturating_add(1),
+        }
+    }
+
+    fn program(&self) -> Result<PathBuf> {
+        let Some(program) = &self.program else { return workspace::windlass() };
+        let found = program.canonicalize();
+        found.with_context(|| format!("there is no program {}", program.display()))
+    }
 }
 
 pub fn run(args: &Args) -> Result<RunVerdict> {
-    let program = workspace::windlass()?;
+    let program = args.program()?;
+    if args.fleet {
+        return fleet::run(&fleet_plan(args, program));
+    }
     match ReexecStep::now() {
         ReexecStep::Outside if isolation::is_root() => isolation::enter_namespaces(&program),
         ReexecStep::Namespaces => isolation::enter_player(&program, args.user.as_deref()),
         ReexecStep::Outside | ReexecStep::Player => play_all(args, program),
+    }
+}
+
+fn fleet_plan(args: &Args, program: PathBuf) -> FleetRunPlan {
+    let mut again = format!("cargo xtask chaos --fleet --seconds {}", args.seconds);
+    if let Some(named) = &args.program {
+        again.push_str(&format!(" --program {}", named.display()));
+    }
+    FleetRunPlan {
+        program,
+        seeds: args.seeds(),
+        work: Duration::from_secs(args.seconds),
+        until: args.minutes.map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
+        again,
     }
 }
 
@@ -98,7 +165,7 @@ fn play_all(args: &Args, program: PathBuf) -> Result<RunVerdict> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut totals = Totals::default();
-    for seed in args.seed..args.seed.saturating_add(args.seeds) {
+    for seed in args.seeds() {
         let played = runtime.block_on(play::play(&stage, seed))?;
         let count = |name: &str| played.counts.get(name).copied().unwrap_or_default();
         println!(
@@ -130,6 +197,9 @@ fn again(args: &Args, seed: u64) -> String {
             .filter_map(|fault| Some(fault.to_possible_value()?.get_name().to_owned()))
             .collect();
         words.push_str(&format!(" --faults {}", names.join(",")));
+    }
+    if let Some(program) = &args.program {
+        words.push_str(&format!(" --program {}", program.display()));
     }
     if args.kinds > 0 {
         words.push_str(&format!(" --kinds {}", args.kinds));
@@ -187,5 +257,19 @@ impl PidsCgroup {
 impl Drop for PidsCgroup {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_a_number_or_a_range() {
+        assert_eq!(parse_seeds("3"), Ok(SeedsOption::Count(3)));
+        assert_eq!(parse_seeds("4..6"), Ok(SeedsOption::Between(4, 6)));
+        for wrong in ["", "x", "1..", "..2", "1..2..3", "-1"] {
+            assert!(parse_seeds(wrong).is_err(), "{wrong}");
+        }
     }
 }

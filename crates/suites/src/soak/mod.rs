@@ -36,6 +36,9 @@ const WARM_UP: usize = 64;
 /// blocking pool lives for ten seconds.
 const SETTLE_WAIT: Duration = Duration::from_secs(60);
 
+/// How long processes may live after their node has ended.
+const END_WAIT: Duration = Duration::from_secs(10);
+
 /// The time between two censuses while the suite waits.
 const CENSUS_EVERY: Duration = Duration::from_millis(100);
 
@@ -278,11 +281,20 @@ fn looks() -> Interval {
     looks
 }
 
-/// Stops the node and counts what is left. Nothing may be left.
+/// Stops the node and counts what is left. Nothing may be left after [`END_WAIT`]: a process that ends because its node
+/// has ended needs a moment.
 async fn after_the_end(node: &mut MeasuredNode, cgroup_prefix: Option<&str>) -> Result<Leftovers> {
     node.node.stop(StopSessions::Keep).await?;
-    Ok(Leftovers {
-        processes: processes::belonging(node.node.base()).len(),
-        cgroups: cgroup_prefix.map_or(0, machine::cgroups),
-    })
+    let until = Instant::now() + END_WAIT;
+    let mut looks = looks();
+    loop {
+        looks.tick().await;
+        let left = Leftovers {
+            processes: processes::belonging(node.node.base()).len(),
+            cgroups: cgroup_prefix.map_or(0, machine::cgroups),
+        };
+        if left == (Leftovers { processes: 0, cgroups: 0 }) || Instant::now() >= until {
+            return Ok(left);
+        }
+    }
 }

@@ -29,6 +29,7 @@ const PASSED_ON: &[&str] = &[
     "WINDLASS_STATE_DIR",
     "WINDLASS_URL",
     "WINDLASS_TOKEN",
+    "WINDLASS_CA",
 ];
 
 /// Keys that only a new entry gets. The user may change or remove them.

@@ -25,6 +25,13 @@ pub struct Args {
     session: SessionId,
 }
 
+impl Args {
+    /// Attaches to this session.
+    pub fn of(session: SessionId) -> Self {
+        Self { session }
+    }
+}
+
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let client = node_access::connect_or_start().await?;
     let session = client.session(&args.session).await?;
@@ -73,8 +80,12 @@ async fn show_earlier(
     let query = OutputQuery { from: Some(from), to: Some(end), ..OutputQuery::default() };
     let earlier = client.output(&session.id, &query).await?;
     if from > turn.output.from {
-        terminal
-            .note(&format!("{} earlier bytes of output are not shown", from - turn.output.from))?;
+        terminal.note(&format!(
+            "{} earlier bytes of output are not shown; read them with: windlass logs {} --turn {}",
+            from - turn.output.from,
+            session.id,
+            turn.id
+        ))?;
     }
     Ok(terminal.out(&earlier.bytes)?)
 }

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use serde_json::json;
 
-use crate::config_file::{self, ConfigProblem};
+use crate::config_file::{self, ConfigProblem, FleetSetting};
+use crate::fleet_table::FleetTable;
 use crate::settings::{self, Effective};
 use crate::terminal::{Terminal, Tone, table};
 
@@ -50,7 +51,16 @@ fn show(json: bool, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
         |key| file.node.get(key).cloned(),
     );
     let error = file.workers.error;
-    let code = if error.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    let (fleet, fleet_error) = match file.fleet {
+        FleetSetting::Absent => (None, None),
+        FleetSetting::Set(table) => (Some(table), None),
+        FleetSetting::Invalid(why) => (None, Some(why)),
+    };
+    let code = if error.is_some() || fleet_error.is_some() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    };
     let workers: Vec<&String> = file.workers.entries.keys().collect();
     if json {
         let value = |one: &Effective| {
@@ -62,13 +72,19 @@ fn show(json: bool, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
             "error": error,
             "node": values.iter().map(value).collect::<Vec<_>>(),
             "start_figures": file.workers.start_figures,
+            "telemetry": file.telemetry.endpoint,
             "workers": workers,
+            "fleet": fleet.as_ref().map(|table| fleet_json(table)),
+            "fleet_error": fleet_error,
         });
         terminal.say(&serde_json::to_string_pretty(&shown)?)?;
         return Ok(code);
     }
     if let Some(error) = &error {
         terminal.note(error)?;
+    }
+    if let Some(why) = &fleet_error {
+        terminal.note(&format!("a node would not start: [fleet] cannot be used: {why}"))?;
     }
     let rows: Vec<[String; 3]> = values.iter().map(row).collect();
     for (at, line) in table(["KEY", "VALUE", "FROM"], &rows).iter().enumerate() {
@@ -81,7 +97,31 @@ fn show(json: bool, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     for worker in workers {
         terminal.note(&format!("[workers.{worker}] is set; `windlass workers` shows it"))?;
     }
+    if let Some(endpoint) = &file.telemetry.endpoint {
+        terminal.note(&format!("[telemetry] is set: spans go to {endpoint}"))?;
+    }
+    if let Some(table) = fleet {
+        let node = &table.config.node;
+        terminal.note(&format!(
+            "[fleet] is set, for the node {node}; `windlass fleet show` shows it"
+        ))?;
+    }
     Ok(code)
+}
+
+/// The table `[fleet]` without passwords.
+pub fn fleet_json(table: &FleetTable) -> serde_json::Value {
+    let config = &table.config;
+    json!({
+        "node": config.node,
+        "servers": table.shown_servers(),
+        "store_ca": config.store_ca.as_ref().map(|path| path.display().to_string()),
+        "replicas": config.replicas,
+        "listen": config.listen.to_string(),
+        "address": config.address,
+        "lease_ms": config.timing.ttl_ms,
+        "lost_after_ms": config.timing.lost_after_ms,
+    })
 }
 
 fn row(one: &Effective) -> [String; 3] {

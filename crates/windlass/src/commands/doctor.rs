@@ -7,6 +7,7 @@ mod page;
 mod programs;
 mod report;
 mod self_test;
+mod user_ids;
 
 use std::process::ExitCode;
 
@@ -21,7 +22,7 @@ use crate::terminal::Terminal;
 ///
 /// Starts a throwaway process at each available isolation level, tries forbidden actions inside it, and
 /// reports what was refused. Exits with 1 if sessions with the default policy would not be confined on this
-/// machine.
+/// machine, or would not get the user ids of their own that the node is set to give them.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Print JSON
@@ -40,6 +41,7 @@ pub fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let tests: Vec<LevelTest> = mechanisms::available(&machine)
         .map(|level| self_test::run(level, &machine, &site, programs::interpreter(&programs)))
         .collect();
+    let user_ids = user_ids::items(&site);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let node = runtime.block_on(node_state::look());
     let session = args.session_test.then(|| runtime.block_on(node_state::session_test()));
@@ -50,6 +52,7 @@ pub fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
         confined: is_confined(&tests),
         levels: mechanisms::levels(&machine),
         mechanisms: mechanisms::items(&machine),
+        user_ids,
         tests,
         session,
         programs,

@@ -48,14 +48,17 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     if !ended(&process)? {
         anyhow::bail!("node {} did not stop within {STOP_WAIT:?}", status.pid);
     }
-    let kept = match sessions {
-        StopSessions::Keep if status.sessions > 0 => {
+    let fate = match sessions {
+        _ if status.sessions == 0 => String::new(),
+        StopSessions::Keep => {
             let kept = counted(status.sessions, "session keeps", "sessions keep");
             format!("; {kept} running for the next node")
         }
-        _ => String::new(),
+        StopSessions::End => {
+            format!("; {} ended with it", counted(status.sessions, "session", "sessions"))
+        }
     };
-    terminal.say(&format!("the node is down{kept}"))?;
+    terminal.say(&format!("the node is down{fate}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

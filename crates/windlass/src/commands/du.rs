@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use windlass_client::Client;
 use windlass_protocol::disk::DiskUse;
 
 use crate::terminal::{Terminal, Tone, table};
-use crate::{duration, exit, node_access, size};
+use crate::{duration, node_access, size};
 
 /// Show the disk usage of the node
 ///
@@ -25,15 +26,12 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let Some(client) = node_access::connect_if_running_or_say(terminal, args.json).await? else {
-        return Ok(ExitCode::from(exit::NO_NODE));
-    };
-    let found = client.disk_use().await?;
-    if args.json {
-        terminal.say(&serde_json::to_string_pretty(&found)?)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    for (at, line) in table(["KIND", "ON DISK", "FILES"], &rows(&found)).iter().enumerate() {
+    let ask = async |client: Client| client.disk_use().await;
+    node_access::show_answer(terminal, args.json, ask, |_| ExitCode::SUCCESS, show).await
+}
+
+fn show(found: &DiskUse, terminal: &mut Terminal) -> anyhow::Result<()> {
+    for (at, line) in table(["KIND", "ON DISK", "FILES"], &rows(found)).iter().enumerate() {
         let tone = if at == 0 { Tone::Strong } else { Tone::Plain };
         terminal.say(&terminal.tone(tone, line))?;
     }
@@ -45,7 +43,7 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
         "ended sessions are kept for {age}, as long as journals and their workspaces fit into {}",
         size::short(found.retain_bytes)
     ))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn rows(found: &DiskUse) -> Vec<[String; 3]> {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use windlass_client::Client;
 use windlass_protocol::agent;
 use windlass_protocol::api::{EventItem, EventsQuery, OutputQuery, TurnQuery};
+use windlass_protocol::event::{DropReason, EndReason};
 use windlass_protocol::kinds::agent::is_agent;
 use windlass_protocol::{EventKind, Seq, SessionId, TurnId, TurnNo};
 
@@ -40,9 +41,13 @@ pub struct Args {
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
     let client = node_access::connect_or_start().await?;
-    let is_agent = is_agent(&client.session(&args.session).await?.kind);
+    let session = client.session(&args.session).await?;
+    let is_agent = is_agent(&session.kind);
+    // Of a session that was lost with its node, other nodes have events only.
+    let is_lost = session.ended.is_some_and(|ended| ended.reason == EndReason::Lost);
     match (args.follow, args.json) {
         (false, false) if is_agent => agent_events(&args, &client, terminal).await?,
+        (false, false) if is_lost => follow(&args, &client, terminal).await?,
         (true, _) => follow(&args, &client, terminal).await?,
         (false, true) => pages(&args, &client, terminal).await?,
         (false, false) => output(&args, &client, terminal).await?,
@@ -140,6 +145,10 @@ async fn follow(args: &Args, client: &Client, terminal: &mut Terminal) -> anyhow
             && view.wants_answer()
         {
             terminal.out(&output_bytes::fetch(client, &args.session, &item, from).await?)?;
+        } else if let EventKind::OutputDropped { bytes, reason: DropReason::NotCopied } =
+            item.event.kind
+        {
+            terminal.note(&counted(bytes, OUTPUT_BYTE_DROPPED, OUTPUT_BYTES_DROPPED))?;
         } else if let EventKind::TurnEnded { refusal, .. } = &item.event.kind {
             show_refusal(refusal.as_deref(), terminal)?;
         }

@@ -7,7 +7,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use windlass_mcp::{Connect, Door, DoorOptions, Transport, http, serve_stdio};
+use windlass_client::{Client, ClientError};
+use windlass_mcp::{
+    AskingScope, Connect, Door, DoorOptions, DoorScope, ScopeSource, Transport, http, serve_stdio,
+};
 use windlass_protocol::agent::PermissionPolicy;
 use windlass_protocol::kinds;
 
@@ -50,6 +53,9 @@ pub struct Args {
     /// Who answers the permissions that agents in its sessions ask for; `ask` asks the client's user [default: allow]
     #[arg(long, value_name = "POLICY")]
     pub permissions: Option<PermissionPolicy>,
+    /// Let the code of its Python sessions install packages with pip and uv; they end with the session
+    #[arg(long)]
+    pub allow_packages: bool,
     #[command(flatten)]
     pub policy: PolicyOptions,
 }
@@ -65,13 +71,7 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
         let code = terminal.fail(&error.into());
         return Ok(if is_absent { ExitCode::from(exit::NO_NODE) } else { code });
     }
-    let workspace = match args.workspace {
-        Some(path) => {
-            let failed = || format!("cannot use workspace {}", path.display());
-            Some(path.canonicalize().with_context(failed)?)
-        }
-        None => std::env::current_dir().ok().filter(|here| workspace::may_work_in(here)),
-    };
+    let scope = scope(args.workspace)?;
     if std::io::stdin().is_terminal() {
         terminal.note(
             "waiting for MCP messages from an agent; to configure an agent, run `windlass install`",
@@ -84,23 +84,66 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     let door = Door::new(DoorOptions {
         connect,
         transport: Transport::Stdio,
-        workspace,
+        scope,
         policy: args.policy.request()?,
         interpreter: args.interpreter,
         permissions: args.permissions,
+        allow_packages: args.allow_packages,
     });
     serve_stdio(door).await?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// How the bridge learns where its sessions work. Only the node at `WINDLASS_URL` knows the tenant of the token, and the
+/// bridge starts without a node.
+fn scope(named: Option<PathBuf>) -> anyhow::Result<ScopeSource> {
+    if node_access::is_remote() {
+        let ask =
+            move |client: Client| -> AskingScope { Box::pin(scope_at(client, named.clone())) };
+        return Ok(ScopeSource::AskNode(Box::new(ask)));
+    }
+    let workspace = match named {
+        Some(path) => {
+            let failed = || format!("cannot use workspace {}", path.display());
+            Some(path.canonicalize().with_context(failed)?)
+        }
+        None => current_workspace(),
+    };
+    Ok(ScopeSource::Known(DoorScope { workspace, tenant: None }))
+}
+
+/// The scope at the node at `WINDLASS_URL`. The directories of this machine are not for clients whose token has a tenant.
+async fn scope_at(client: Client, named: Option<PathBuf>) -> Result<DoorScope, ClientError> {
+    let tenant = workspace::tenant_of(&client).await?;
+    let workspace = match (named, &tenant) {
+        // The node refuses it, and says why.
+        (Some(path), Some(_)) => Some(path),
+        (None, Some(_)) => None,
+        // The node refuses a directory that does not exist.
+        (Some(path), None) => Some(path.canonicalize().unwrap_or(path)),
+        (None, None) => current_workspace(),
+    };
+    Ok(DoorScope { workspace, tenant })
+}
+
+/// The current directory, if sessions may work there.
+fn current_workspace() -> Option<PathBuf> {
+    std::env::current_dir().ok().filter(|here| workspace::may_work_in(here))
+}
+
 async fn print_url(args: &Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let listen = ListenArgs { listen: Some(args.listen), listen_anywhere: false };
+    let listen = ListenArgs {
+        listen: Some(args.listen),
+        listen_anywhere: false,
+        tls_certificate: None,
+        tls_key: None,
+    };
     let client = node_access::connect_or_start_with(listen.node_args()).await?;
     let status = client.node_status().await?;
-    let Some(address) = status.listen else {
+    let Some(url) = up::door_url(&status) else {
         return Err(up::not_listening(status.pid, args.listen));
     };
-    terminal.say(&format!("http://{address}{}", http::PATH))?;
+    terminal.say(&format!("{url}{}", http::PATH))?;
     terminal.note(
         "clients send the header `Authorization: Bearer TOKEN`; `windlass token` prints TOKEN",
     )?;

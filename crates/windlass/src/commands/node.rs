@@ -10,17 +10,22 @@ use std::time::Duration;
 use serde_json::json;
 use tracing_subscriber::EnvFilter;
 use windlass_client::{Client, Dirs, StartNode};
+use windlass_fleet::credentials::NodeCredentialFiles;
 use windlass_mcp::servers::{ConfigFile, Servers, ServersOptions};
-use windlass_mcp::{Connect, Door, DoorOptions, Transport, http};
+use windlass_mcp::{Connect, Door, DoorOptions, DoorScope, ScopeSource, Transport, http};
 use windlass_node::failure::Failure;
-use windlass_node::{AgentDoor, ClaimError, Config, Doors, EnvironmentsConfig, Router, RunError};
+use windlass_node::{
+    AgentDoor, ClaimError, Config, Doors, EnvironmentsConfig, FleetConfig, Router, RunError,
+};
 use windlass_protocol::ErrorCode;
 use windlass_protocol::environments::EnvironmentsFile;
 
 use super::up::{DefaultsArgs, ListenArgs};
+use crate::config_file::FleetSetting;
 use crate::duration::Timeout;
+use crate::fleet_table::usual_credentials;
 use crate::settings::NodeSettings;
-use crate::{config_file, duration, service_manager, settings, size};
+use crate::{config_file, duration, service_manager, settings, size, telemetry_table};
 
 /// Run the node of this machine
 #[derive(Debug, clap::Args)]
@@ -88,6 +93,8 @@ impl Args {
             "retain_bytes" => self.retain_bytes.map(|bytes| bytes.to_string()),
             "listen" => self.listen.listen.map(|address| address.to_string()),
             "listen_anywhere" => self.listen.listen_anywhere.then(|| true.to_string()),
+            "tls_certificate" => self.listen.tls_certificate.as_deref().map(absolute),
+            "tls_key" => self.listen.tls_key.as_deref().map(absolute),
             "session_idle" => self.defaults.session_idle.map(|idle| idle.to_string()),
             "deadline" => self.defaults.deadline.map(|deadline| deadline.to_string()),
             "mcp_config" => self.mcp_config.as_ref().map(|path| path.display().to_string()),
@@ -96,8 +103,28 @@ impl Args {
     }
 }
 
+/// Why a node that belongs to a fleet, or may belong to one, does not start.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot use [fleet] of {}: {why}; a node that started without it would leave its fleet",
+    config_file::path().display()
+)]
+struct FleetRefused {
+    why: String,
+}
+
+const FLEET_REMEDY: &str = "correct the file; `windlass config check` names the lines. To leave the fleet, \
+                            run `windlass fleet leave`";
+
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let NodeSettings { config, environments: _, mcp_config, log } = configure(&args)?;
+    let configured = configure(&args).inspect_err(|error| {
+        if let Some(refused) = error.downcast_ref::<FleetRefused>() {
+            let mut told = Failure::new(ErrorCode::BadRequest, refused.to_string()).to_api();
+            FLEET_REMEDY.clone_into(&mut told.remedy);
+            tell_starter(&json!({"error": told}));
+        }
+    });
+    let NodeSettings { config, mcp_config, log, .. } = configured?;
     tracing_subscriber::fmt()
         .with_writer(windlass_node::log::StandardError)
         .with_ansi(false)
@@ -132,10 +159,24 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
             tracing::error!(%error, "the node cannot run");
-            tell_starter(&json!({"error": explain(&error).to_api()}));
+            let mut told = explain(&error).to_api();
+            match &error {
+                RunError::NotThisMachine(_) => NOT_THIS_MACHINE.clone_into(&mut told.remedy),
+                RunError::Certificate(why) => told.remedy = why.remedy(),
+                _ => {}
+            }
+            tell_starter(&json!({"error": told}));
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+const NOT_THIS_MACHINE: &str = "listen on 127.0.0.1, or pass --listen-anywhere too; the traffic is encrypted only with \
+     --tls-certificate and --tls-key";
+
+/// A path that stays the same if the process changes its directory.
+fn absolute(path: &Path) -> String {
+    std::path::absolute(path).as_deref().unwrap_or(path).display().to_string()
 }
 
 /// Parts of this process that need the node connect through its socket, as every client does.
@@ -183,10 +224,11 @@ fn mcp_door(config: &Config) -> anyhow::Result<Router> {
     let door = Door::new(DoorOptions {
         connect: connect(config)?,
         transport: Transport::Http,
-        workspace: None,
+        scope: ScopeSource::Known(DoorScope::default()),
         policy: None,
         interpreter: None,
         permissions: None,
+        allow_packages: false,
     });
     Ok(Router::new().route_service(http::PATH, http::service(door)))
 }
@@ -196,10 +238,11 @@ fn agent_door(config: &Config) -> anyhow::Result<AgentDoor> {
     let door = Door::new(DoorOptions {
         connect: connect(config)?,
         transport: Transport::Agent,
-        workspace: None,
+        scope: ScopeSource::Known(DoorScope::default()),
         policy: None,
         interpreter: None,
         permissions: None,
+        allow_packages: false,
     });
     Ok(AgentDoor::new(move |call, request| windlass_mcp::agent::answer(&door, call, request)))
 }
@@ -215,9 +258,44 @@ fn configure(args: &Args) -> anyhow::Result<NodeSettings> {
         |key| file.node.get(key).cloned(),
     );
     settings::apply(&values, &mut node)?;
+    node.encrypt_door()?;
+    if let Some(why) = file.lost_tls.filter(|_| is_unencrypted(&node.config)) {
+        anyhow::bail!("{why}; the TCP door would not be encrypted without it");
+    }
+    if let Some(why) = file.lost_uids.filter(|_| node.config.session_uids.is_none()) {
+        anyhow::bail!("{why}; sessions would share the node's user id without it");
+    }
     node.config.environments = environments(node.environments.as_deref());
+    node.config.fleet = fleet(file.fleet, file.workers.error.as_deref(), &node.config)?;
+    node.config.tenants = file.tenants;
     node.config.workers = file.workers;
+    let is_private = !config_file::others_can_read();
+    node.config.telemetry =
+        telemetry_table::setting(file.telemetry, is_private, |name| std::env::var_os(name));
     Ok(node)
+}
+
+fn is_unencrypted(config: &Config) -> bool {
+    config.listen.as_ref().is_some_and(|listen| listen.tls.is_none())
+}
+
+/// The fleet of the node. A file that cannot be used may have named one, if there are credentials.
+fn fleet(
+    setting: FleetSetting,
+    file_error: Option<&str>,
+    config: &Config,
+) -> Result<Option<FleetConfig>, FleetRefused> {
+    let state_dir = &config.state_dir;
+    match (setting, file_error) {
+        (FleetSetting::Set(table), _) => Ok(Some(table.into_config(state_dir))),
+        (FleetSetting::Invalid(why), _) => Err(FleetRefused { why }),
+        (FleetSetting::Absent, Some(why))
+            if NodeCredentialFiles::exist(&usual_credentials(state_dir)) =>
+        {
+            Err(FleetRefused { why: format!("the node has credentials of a fleet, and {why}") })
+        }
+        (FleetSetting::Absent, _) => Ok(None),
+    }
 }
 
 /// Reports readiness to the starter, then closes the pipe to it, so that the starter can exit.
@@ -238,7 +316,11 @@ fn explain(error: &RunError) -> Failure {
         RunError::Claim(ClaimError::Locked(_) | ClaimError::SocketInUse(_)) => {
             ErrorCode::AlreadyRunning
         }
-        RunError::NotThisMachine(_) => ErrorCode::BadRequest,
+        RunError::NotThisMachine(_)
+        | RunError::Certificate(_)
+        | RunError::Fleet(_)
+        | RunError::FleetStanding(_)
+        | RunError::UserIdsNeedRoot => ErrorCode::BadRequest,
         RunError::Io { cause, .. } if cause.kind() == ErrorKind::StorageFull => ErrorCode::DiskFull,
         RunError::Claim(_)
         | RunError::Journal(_)
@@ -256,6 +338,20 @@ mod tests {
     use super::*;
     use crate::settings::SETTINGS;
 
+    #[test]
+    fn a_node_never_leaves_its_fleet_because_of_an_error() {
+        let state = tempfile::tempdir().unwrap();
+        let config = Config::new(PathBuf::new(), state.path().to_owned(), PathBuf::new());
+        let of = |setting, error: Option<&str>| fleet(setting, error, &config);
+        assert!(of(FleetSetting::Invalid("line 1".to_owned()), None).is_err());
+        assert!(of(FleetSetting::Absent, None).unwrap().is_none());
+        assert!(of(FleetSetting::Absent, Some("line 1")).unwrap().is_none());
+        std::fs::create_dir(state.path().join("fleet")).unwrap();
+        std::fs::write(state.path().join("fleet/node.pem"), "").unwrap();
+        assert!(of(FleetSetting::Absent, Some("line 1")).is_err());
+        assert!(of(FleetSetting::Absent, None).unwrap().is_none());
+    }
+
     #[derive(clap::Parser)]
     struct NodeCommand {
         #[command(flatten)]
@@ -268,12 +364,22 @@ mod tests {
             let value = match setting.key {
                 "listen" | "listen_anywhere" => "0.0.0.0:80",
                 "mcp_config" => "/etc/mcp.json",
+                "tls_certificate" => "/etc/tls/door.pem",
+                "tls_key" => "/etc/tls/door.key",
                 _ => setting.default,
             };
             let mut line = vec!["node".to_owned()];
             if setting.key == "listen_anywhere" {
                 line.extend(["--listen".to_owned(), value.to_owned()]);
             }
+            let other = match setting.key {
+                "tls_certificate" => Some("--tls-key"),
+                "tls_key" => Some("--tls-certificate"),
+                _ => None,
+            };
+            line.extend(
+                other.into_iter().flat_map(|option| [option.to_owned(), "/other".to_owned()]),
+            );
             line.extend(setting.option_name());
             line.extend(
                 (setting.key != "listen_anywhere" && value != "never").then(|| value.to_owned()),

@@ -3,20 +3,22 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use windlass_client::Client;
 use windlass_protocol::disk::{PruneRequest, Pruned};
 
 use crate::counted::counted;
 use crate::terminal::{Terminal, table};
-use crate::{duration, exit, node_access, size};
+use crate::{duration, node_access, size};
 
 /// Maximum number of removed items to print; the JSON has all of them.
 const SHOWN_MAX: usize = 50;
 
-/// Remove ended sessions, and directories that no session needs
+/// Remove ended sessions, package environments without a name, and directories that no session needs
 ///
 /// Deletes the journal of an ended session, and its workspace if the node created it. The output and the
 /// files of that session can then no longer be read. Live sessions and directories that a client chose are
-/// never touched. Exits with 3 if no node is running, and with 1 if something could not be removed.
+/// never touched, nor are package environments with a name or in use. Exits with 3 if no node is running, and
+/// with 1 if something could not be removed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -27,7 +29,7 @@ pub struct Args {
     /// Show what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
-    /// Keep sessions that ended less than this long ago
+    /// Keep sessions that ended, and package environments that were used, less than this long ago
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     older_than: Option<Duration>,
     /// Print JSON; null if no node is running
@@ -36,18 +38,14 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let Some(client) = node_access::connect_if_running_or_say(terminal, args.json).await? else {
-        return Ok(ExitCode::from(exit::NO_NODE));
-    };
     let older_than_s = args.older_than.map(|age| age.as_secs());
-    let pruned = client.prune(&PruneRequest { dry_run: args.dry_run, older_than_s }).await?;
-    let code = if pruned.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    if args.json {
-        terminal.say(&serde_json::to_string_pretty(&pruned)?)?;
-        return Ok(code);
-    }
-    show(&pruned, terminal)?;
-    Ok(code)
+    let wanted = PruneRequest { dry_run: args.dry_run, older_than_s };
+    let ask = async |client: Client| client.prune(&wanted).await;
+    node_access::show_answer(terminal, args.json, ask, code, show).await
+}
+
+fn code(pruned: &Pruned) -> ExitCode {
+    if pruned.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn show(pruned: &Pruned, terminal: &mut Terminal) -> anyhow::Result<()> {

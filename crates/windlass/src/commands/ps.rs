@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::process::ExitCode;
 
-use windlass_client::WhichSessions;
-use windlass_protocol::SessionId;
-use windlass_protocol::api::{Session, SessionList, SessionState};
+use windlass_client::{Client, ClientError, WhichSessions};
+use windlass_protocol::api::{SESSION_PAGE_MAX, Session, SessionList, SessionState, SessionsQuery};
+use windlass_protocol::{NodeName, SessionId, TenantName};
 
 use crate::commands::status::since;
 use crate::terminal::{Terminal, Tone, table};
@@ -13,44 +13,131 @@ use crate::{duration, node_access, size};
 
 /// List the sessions
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  windlass ps                       the live sessions of the node
+  windlass ps --all                 ended sessions too
+  windlass ps --fleet --state idle  the idle sessions of all nodes of the fleet
+  windlass ps --fleet --node n2     the sessions of one node of the fleet")]
 pub struct Args {
     /// Also list ended sessions
     #[arg(long, short)]
     all: bool,
+    /// List the sessions of all nodes of the fleet, by node
+    #[arg(long)]
+    fleet: bool,
+    /// List only sessions in this state: idle, busy, ...; with --fleet also unreachable or lost
+    #[arg(long, value_name = "STATE", value_parser = parse_state)]
+    state: Option<SessionState>,
+    /// List only sessions of this node
+    #[arg(long, value_name = "NODE", requires = "fleet")]
+    node: Option<NodeName>,
+    /// List only sessions of this tenant
+    #[arg(long)]
+    tenant: Option<TenantName>,
+    /// Maximum number of sessions
+    #[arg(long, value_name = "NUMBER", requires = "fleet", default_value_t = 1000)]
+    limit: usize,
     /// Show the sessions that run an agent's code below the agent's session
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long, conflicts_with_all = ["json", "fleet"])]
     tree: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
+fn parse_state(text: &str) -> Result<SessionState, String> {
+    SessionState::parse(text).ok_or_else(|| {
+        "a state is starting, idle, busy, awaiting_input, interrupting, restarting, ended, unreachable or lost"
+            .to_owned()
+    })
+}
+
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
-    let which = if args.all { WhichSessions::EndedToo } else { WhichSessions::Live };
     let list = match node_access::connect_if_running().await? {
-        Some(client) => client.sessions(which).await?,
-        None => SessionList { sessions: Vec::new() },
+        Some(client) if args.fleet => of_fleet(&client, &args).await?,
+        Some(client) => of_node(&client, &args).await?,
+        None => SessionList::default(),
     };
     if args.json {
         terminal.say(&serde_json::to_string_pretty(&list)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let shown = if args.tree { tree(&list.sessions) } else { flat(&list.sessions) };
-    let rows: Vec<_> = shown.iter().map(|(branch, session)| row(branch, session)).collect();
-    let lines = table(
-        ["SESSION", "STATE", "WORKER", "TURNS", "WAITING", "OUTPUT", "AGE", "WORKSPACE"],
-        &rows,
-    );
+    let lines = if args.fleet {
+        let rows: Vec<_> = list.sessions.iter().map(fleet_row).collect();
+        table(
+            [
+                "SESSION",
+                "NODE",
+                "STATE",
+                "WORKER",
+                "TURNS",
+                "WAITING",
+                "OUTPUT",
+                "AGE",
+                "WORKSPACE",
+            ],
+            &rows,
+        )
+    } else {
+        let rows: Vec<_> = shown.iter().map(|(branch, session)| row(branch, session)).collect();
+        table(
+            ["SESSION", "STATE", "WORKER", "TURNS", "WAITING", "OUTPUT", "AGE", "WORKSPACE"],
+            &rows,
+        )
+    };
     for (at, line) in lines.iter().enumerate() {
         let tone = match at.checked_sub(1).map(|at| shown[at].1.state) {
             None => Tone::Strong,
             Some(SessionState::Idle) => Tone::Good,
             Some(SessionState::Ended) => Tone::Faint,
+            Some(SessionState::Unreachable | SessionState::Lost) => Tone::Error,
             Some(_) => Tone::Busy,
         };
         terminal.say(&terminal.tone(tone, line))?;
     }
+    if list.cursor.is_some() {
+        terminal.note(&format!("there are more sessions than {}; see --limit", args.limit))?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn of_node(client: &Client, args: &Args) -> Result<SessionList, ClientError> {
+    let which = if args.all { WhichSessions::EndedToo } else { WhichSessions::Live };
+    let mut list = client.sessions(which).await?;
+    list.sessions.retain(|session| {
+        let is_of_tenant = args.tenant.is_none() || session.id.is_of(args.tenant.as_ref());
+        is_of_tenant && args.state.is_none_or(|state| session.state == state)
+    });
+    Ok(list)
+}
+
+/// Follows the pages of the fleet's list up to the limit.
+async fn of_fleet(client: &Client, args: &Args) -> Result<SessionList, ClientError> {
+    let mut list = SessionList::default();
+    loop {
+        let left = args.limit.saturating_sub(list.sessions.len());
+        if left == 0 {
+            return Ok(list);
+        }
+        let page = client
+            .session_page(&SessionsQuery {
+                all: args.all,
+                fleet: true,
+                state: args.state,
+                node: args.node.clone(),
+                tenant: args.tenant.clone(),
+                limit: Some(left.min(SESSION_PAGE_MAX)),
+                cursor: list.cursor.take(),
+            })
+            .await?;
+        list.sessions.extend(page.sessions);
+        list.cursor = page.cursor;
+        if list.cursor.is_none() {
+            return Ok(list);
+        }
+    }
 }
 
 fn flat(sessions: &[Session]) -> Vec<(&'static str, &Session)> {
@@ -78,7 +165,7 @@ fn tree(sessions: &[Session]) -> Vec<(&'static str, &Session)> {
 fn row(branch: &str, session: &Session) -> [String; 8] {
     [
         format!("{branch}{}", session.id),
-        state(session.state).to_owned(),
+        state(session.state),
         session.worker.clone(),
         session.turns.to_string(),
         session.waiting.to_string(),
@@ -88,16 +175,17 @@ fn row(branch: &str, session: &Session) -> [String; 8] {
     ]
 }
 
-fn state(state: SessionState) -> &'static str {
-    match state {
-        SessionState::Starting => "starting",
-        SessionState::Idle => "idle",
-        SessionState::Busy => "busy",
-        SessionState::AwaitingInput => "awaiting input",
-        SessionState::Interrupting => "interrupting",
-        SessionState::Restarting => "restarting",
-        SessionState::Ended => "ended",
-    }
+/// Of a session whose node does not answer, only name, node and state are known.
+fn fleet_row(session: &Session) -> [String; 9] {
+    let node = session.node.as_ref().map(NodeName::to_string).unwrap_or_default();
+    let [id, state, rest @ ..] = row("", session);
+    let [worker, turns, waiting, output, age, workspace] =
+        if session.state.is_of_directory() { rest.map(|_| "-".to_owned()) } else { rest };
+    [id, node, state, worker, turns, waiting, output, age, workspace]
+}
+
+fn state(state: SessionState) -> String {
+    state.as_str().replace('_', " ")
 }
 
 #[cfg(test)]
@@ -113,6 +201,17 @@ mod tests {
             "messages_dropped": 0, "parent": parent,
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn of_a_session_without_its_node_only_name_node_and_state_are_shown() {
+        let mut lost = session("s1", None);
+        (lost.state, lost.node) = (SessionState::Lost, Some(NodeName::parse("n2").unwrap()));
+        assert_eq!(fleet_row(&lost), ["s1", "n2", "lost", "-", "-", "-", "-", "-", "-"]);
+        let mut waits = session("s2", None);
+        waits.state = SessionState::AwaitingInput;
+        assert_eq!(fleet_row(&waits)[..3], ["s2", "", "awaiting input"]);
+        assert!(parse_state("awaiting_input").is_ok() && parse_state("gone").is_err());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use windlass_client::CLIENT_CODES;
 use windlass_node::failure::{http_status, remedy};
 use windlass_node::{METRICS, WORKER_KEYS};
 use windlass_protocol::ErrorCode;
@@ -11,7 +12,10 @@ use windlass_protocol::variables::{VARIABLES, VariableGroup};
 
 use crate::config_file::TOP_KEYS;
 use crate::exit;
+use crate::fleet_table::FLEET_KEYS;
 use crate::settings::SETTINGS;
+use crate::telemetry_table::TELEMETRY_KEYS;
+use crate::tenant_tables::{TENANT_KEYS, meaning_of_name};
 use crate::terminal::Terminal;
 
 /// Print a page of the reference, or the names of all
@@ -71,8 +75,8 @@ fn configuration() -> String {
          `windlass` below `XDG_CONFIG_HOME`; `WINDLASS_CONFIG` names another file. The node reads it when it starts.\n\n\
          - `windlass config check` says what is wrong in the file, with the line. `windlass config show` shows the value of each\n  \
          setting and where it comes from.\n\
-         - A file with an error sets nothing: the node starts with the defaults, and its log and `windlass workers` show the\n  \
-         error.\n\
+         - A file with an error sets nothing but `[fleet]` and `[tenants]`: the node starts with the defaults, and its log and\n  \
+         `windlass workers` show the error. An error in `[fleet]` keeps the node from starting.\n\
          - The file belongs to you and is never in a workspace. No session can write it, unless its policy makes your home\n  \
          writable.\n\n",
     );
@@ -80,7 +84,8 @@ fn configuration() -> String {
         TOP_KEYS.map(|(key, default, meaning)| [code(key), code(default), meaning.to_owned()]);
     text += &markdown(["key", "default", "meaning"], top);
     text += "\n## `[node]`\n\nAn option of `windlass node` wins over the variable, the variable over the file, and the file over the \
-             default.\n`windlass up` passes `--listen`, `--listen-anywhere`, `--session-idle` and `--deadline` on to the node.\n\n";
+             default.\n`windlass up` passes `--listen`, `--listen-anywhere`, `--tls-certificate`, `--tls-key`, `--session-idle` and \
+             `--deadline` on to the node.\n\n";
     let settings = SETTINGS.iter().map(|setting| {
         let option = setting.option_name().map(|name| code(&name)).unwrap_or_default();
         let variable = setting.variable.map(code).unwrap_or_default();
@@ -95,6 +100,22 @@ fn configuration() -> String {
     });
     text += &markdown(["key", "value", "default", "option", "variable", "meaning"], settings);
     text += "\nFor example:\n\n```toml\n[node]\nsession_idle = \"2h\"\nretain_age = \"3d\"\nretain_bytes = \"2G\"\n```\n";
+    text += "\n## `[fleet]`\n\nThe table makes the node part of a fleet ([fleet.md](../fleet.md)); `windlass fleet init` and `windlass fleet join` write\n\
+             it. If it has an error, the node does not start, also if another part of the file has one.\n\n";
+    let fleet = FLEET_KEYS
+        .iter()
+        .map(|one| [code(one.key), one.value.into(), code(one.default), one.meaning.into()]);
+    text += &markdown(["key", "value", "default", "meaning"], fleet);
+    text += &telemetry_section();
+    text += &format!(
+        "\n## `[tenants.NAME]`\n\nA table limits what the sessions of a tenant hold together on this node\n\
+         ([security.md](../security.md#quotas)). {}. With an error in\n\
+         these tables the node starts, and tenants create no sessions.\n\n",
+        meaning_of_name()
+    );
+    let tenants =
+        TENANT_KEYS.iter().map(|one| [code(one.key), one.value.into(), one.meaning.into()]);
+    text += &markdown(["key", "value", "meaning"], tenants);
     text += "\n## `[workers.NAME]`\n\nA table adds a kind of worker, or changes a built-in one. \
              [workers.md](../workers.md#the-configuration-file) has examples.\n\n";
     let workers =
@@ -103,6 +124,18 @@ fn configuration() -> String {
     text += "\n## Other files\n\n| file | page |\n|---|---|\n\
              | `environments.json`: interpreters with pooled workers | [environments.md](../environments.md) |\n\
              | `mcp.json`: MCP servers as tools for code | [servers.md](../servers.md) |\n";
+    text
+}
+
+fn telemetry_section() -> String {
+    let mut text = String::from(
+        "\n## `[telemetry]`\n\nThe table sends spans to a collector of OpenTelemetry ([telemetry.md](../telemetry.md)). A variable wins over the\n\
+         file. With an error in a variable the node starts without telemetry, and its log says why.\n\n",
+    );
+    let rows = TELEMETRY_KEYS.map(|one| {
+        [code(one.key), one.value.into(), code(one.default), code(one.variable), one.meaning.into()]
+    });
+    text += &markdown(["key", "value", "default", "variable", "meaning"], rows);
     text
 }
 
@@ -156,13 +189,19 @@ fn error_codes() -> String {
         ]
     });
     text += &markdown(["code", "HTTP status", "retryable", "meaning", "remedy"], rows);
+    text += "\n## Codes of the command line and SDK clients\n\n\
+             These failures are found by the command line or an SDK, not by a node, so they have no HTTP status.\n\n";
+    let rows = CLIENT_CODES
+        .map(|(name, meaning, remedy)| [code(name), meaning.to_owned(), remedy.to_owned()]);
+    text += &markdown(["code", "meaning", "remedy"], rows);
     text
 }
 
 fn exit_codes() -> String {
     let mut text = String::from(
         "# Exit codes\n\n\
-         This page lists the exit codes of `windlass`, for scripts.\n\n",
+         This page lists the exit codes of `windlass`, for scripts. `windlass run` exits with the exit status of the code, or\n\
+         with 128 and the signal's number if a signal ended the interpreter; the table says how it ends otherwise.\n\n",
     );
     let rows = exit::TABLE.map(|(number, meaning)| [number.to_string(), meaning.to_owned()]);
     text += &markdown(["code", "meaning"], rows);
@@ -180,8 +219,14 @@ fn metrics() -> String {
         [code(metric.name), metric.kind.name().into(), labels.join(", "), metric.help.into()]
     });
     text += &markdown(["metric", "type", "labels", "meaning"], rows);
-    text += "\nLabels: `outcome` is how a turn (`ok`, `error`, `interrupted`, `timed_out`, `lost`) or a tool call (`ok`, `failed`)\n\
-             ended; `worker` is the kind of worker, and `start` how it was started. The metrics of workers' starts exist only with\n\
-             [`start_figures = true`](configuration.md).\n";
+    text += "\nLabels:\n\n\
+             - `outcome` is how a turn (`ok`, `error`, `interrupted`, `timed_out`, `lost`) or a tool call (`ok`, `failed`, `timed_out`,\n  \
+             `cancelled`, `host_gone`) ended.\n\
+             - `worker` is the kind of worker, `configured` for the kinds of the configuration file together; `start` is how it was\n  \
+             started (`exec`, `zygote`, `pool`, `fork`).\n\
+             - `state` is a state of a session, `result` is `hit` or `miss`, or `exported` or `dropped`, `decision` is `allowed` or `refused`, `reason` is `quota`\n  \
+             or `disk_full`, `kind` is a kind of data on the disk, and `bound` a limit of what all clients hold together.\n\n\
+             The metrics of what is in a start (`prewarm`, `runtime_load`, `package_load`, `packages`) exist only with\n\
+             [`start_figures = true`](configuration.md). [metrics.md](../metrics.md) says how to scrape a node.\n";
     text
 }

@@ -11,19 +11,20 @@ use rustyline::history::FileHistory;
 use rustyline::{CompletionType, Config, Editor};
 use tokio::time::timeout;
 use windlass_client::{Client, fresh_turn_id};
-use windlass_protocol::api::{CreateSession, Session, SubmitTurn};
+use windlass_protocol::api::{Session, SubmitTurn};
 use windlass_protocol::kinds::{self, TypedInput};
 use windlass_protocol::{EventKind, Seq, SessionId};
 
 use crate::answers::{AnswerReader, Echo};
-use crate::commands::run::{after_command, create_in};
-use crate::duration::Timeout;
+use crate::commands::run::SessionDraft;
 use crate::follow::{CtrlC, FollowEnd, Person, SessionFollower};
 use crate::package_options::PackageOptions;
 use crate::policy_options::PolicyOptions;
 use crate::repl_editor::ReplEditor;
 use crate::session_guard::SessionGuard;
+use crate::session_options::NewSessionOptions;
 use crate::terminal::Terminal;
+use crate::tool_lines::ToolLines;
 use crate::typed_input::{Completeness, check};
 use crate::worker_choice::WorkerOptions;
 use crate::workspace::WorkspaceChoice;
@@ -59,11 +60,12 @@ pub struct Args {
         long,
         value_name = "ID",
         conflicts_with_all = [
-            "workspace", "interpreter", "keep", "idle", "WorkerOptions", "PackageOptions", "PolicyOptions"
+            "workspace", "interpreter", "NewSessionOptions", "WorkerOptions", "PackageOptions", "PolicyOptions"
         ]
     )]
     session: Option<SessionId>,
-    /// The workspace of the new session; default: the current directory, unless it is a home
+    /// The workspace of the new session; default: the current directory, unless it is a home. With a tenant's token: a
+    /// name, or by default a directory that the node makes
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
     /// The interpreter, or the directory of a virtual environment
@@ -72,13 +74,12 @@ pub struct Args {
     /// Stop each input after this long, for example 30s or 5m
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     deadline: Option<Duration>,
-    /// Keep the new session when the command ends
-    #[arg(long)]
-    keep: bool,
-    /// End the kept session after this long without a client and without a turn, or `never`; default: the
-    /// node's setting, usually 24h
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse_timeout, requires = "keep")]
-    idle: Option<Timeout>,
+    #[command(flatten)]
+    life: NewSessionOptions,
+    /// Show each call of a host tool on standard error as it begins and ends: its name, sizes, duration and error.
+    /// Arguments and results are shown by the program that offers the tool
+    #[arg(long, short)]
+    verbose: bool,
     #[command(flatten)]
     worker: WorkerOptions,
     #[command(flatten)]
@@ -99,25 +100,28 @@ async fn interact(
     terminal: &mut Terminal,
 ) -> anyhow::Result<ExitCode> {
     let policy = args.policy.request()?;
+    args.policy.note_missing(terminal)?;
     let client = node_access::connect_or_start().await?;
     let session = match &args.session {
         Some(id) => client.session(id).await?,
         None => {
-            let workspace = WorkspaceChoice::choose(args.workspace.as_deref(), terminal)?;
-            let (afterwards, idle_s) = after_command(args.keep, args.idle);
-            let worker = args.worker.worker.clone();
-            let named = args.interpreter.as_deref();
-            let environment = args.packages.environment(&client, named, terminal).await?;
-            let named = named.filter(|_| environment.is_none());
-            let terminal = args.worker.terminal(worker.as_deref());
-            let wanted =
-                CreateSession { worker, environment, terminal, idle_s, ..CreateSession::default() };
-            let made = create_in(&client, workspace, named, policy, wanted);
-            guard.create(afterwards, made).await?
+            let workspace =
+                WorkspaceChoice::choose(&client, args.workspace.as_deref(), terminal).await?;
+            let draft = SessionDraft {
+                workspace,
+                worker: args.worker.worker.clone(),
+                policy,
+                interpreter: args.interpreter.as_deref(),
+                life: &args.life,
+                worker_options: &args.worker,
+                packages: &args.packages,
+            };
+            draft.create(&client, guard, terminal).await?
         }
     };
     guard.attend(&session.id);
-    let mut follower = SessionFollower::new(&client, &session);
+    let tools = args.verbose.then(ToolLines::default);
+    let mut follower = SessionFollower::new(&client, &session).with_tool_lines(tools);
     let rules = kinds::find(&session.kind).map_or(TypedInput::Lines, |kind| kind.typed);
     let mut source = CodeSource::new(&client, rules)?;
     let mut person = Person::new(terminal, Some(AnswerReader::from_stdin()?))?;
@@ -170,7 +174,7 @@ async fn leave(
     guard: &SessionGuard,
     terminal: &mut Terminal,
 ) -> anyhow::Result<ExitCode> {
-    if args.keep || args.session.is_some() {
+    if args.life.keep || args.session.is_some() {
         terminal.note(&format!(
             "session {session} stays; continue with: windlass repl --session {session}"
         ))?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use windlass_client::{Client, fresh_turn_id};
 use windlass_protocol::api::{CreateSession, Session, SubmitTurn};
 use windlass_protocol::kinds::WorkerKind;
@@ -22,7 +22,9 @@ use crate::follow::{CtrlC, FollowEnd, Person, SessionFollower, Shown};
 use crate::package_options::PackageOptions;
 use crate::policy_options::PolicyOptions;
 use crate::session_guard::{AfterCommand, SessionGuard};
+use crate::session_options::NewSessionOptions;
 use crate::terminal::Terminal;
+use crate::tool_lines::ToolLines;
 use crate::worker_choice::WorkerOptions;
 use crate::workspace::WorkspaceChoice;
 use crate::{duration, exit, node_access};
@@ -33,6 +35,7 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// Run code and show its output
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "windlass run [OPTIONS] (FILE | - | -c CODE) [ARGS]...")]
 #[command(after_help = "\
 The code runs in a new, confined session in the current directory; `windlass policy explain`
 describes the confinement. If the current directory is a home or holds programs, the node creates
@@ -43,9 +46,10 @@ If anything else ends the command (SIGTERM, a closed terminal, a closed pipe), i
 too. With --keep the session stays.
 
 FILE runs as the interpreter runs it: with its arguments, `__file__`, imports beside it, its threads
-and its `atexit` functions; values are not shown. Everything after FILE belongs to the program, so
-the options of this command come before FILE. The code of -c and of standard input is a cell: the
-value of its last expression is shown.
+and its `atexit` functions; values are not shown. That holds for Python, bash, R and Node.js; with
+other workers FILE is a cell, and arguments are an error. Everything after FILE belongs to the
+program, so the options of this command come before FILE. The code of -c and of standard input is
+a cell: the value of its last expression is shown.
 
 Exit code: that of the code; 124 deadline passed, 130 interrupted, 128 and the number of the signal
 that ended the interpreter, 70 lost for another reason; 129, 143 and 141 when a closed terminal,
@@ -60,16 +64,12 @@ Examples:
   windlass run -c 'import sys; sys.argv' -- -x the code gets -x
   windlass run --keep setup.py                 keep the session for later commands
   windlass run --session SESSION more.py       run in that session
-  windlass run --allow-host pypi.org --memory 1G get.py")]
+  windlass run --allow-packages setup.py       pip and uv work in that session
+  windlass run --allow-host example.org --memory 1G get.py")]
 pub struct Args {
     /// The file to run, or - for standard input, and the arguments of the program. With -c all of them are
     /// arguments
-    #[arg(
-        value_name = "FILE [ARGS]",
-        required_unless_present = "code",
-        num_args = 1..,
-        trailing_var_arg = true
-    )]
+    #[arg(value_name = "FILE", num_args = 1.., trailing_var_arg = true)]
     words: Vec<OsString>,
     /// Run this code instead of a file
     #[arg(short = 'c', value_name = "CODE")]
@@ -79,11 +79,12 @@ pub struct Args {
         long,
         value_name = "ID",
         conflicts_with_all = [
-            "workspace", "interpreter", "keep", "idle", "WorkerOptions", "PackageOptions", "PolicyOptions"
+            "workspace", "interpreter", "NewSessionOptions", "WorkerOptions", "PackageOptions", "PolicyOptions"
         ]
     )]
     session: Option<SessionId>,
-    /// The workspace of the new session; default: the current directory, unless it is a home
+    /// The workspace of the new session; default: the current directory, unless it is a home. With a tenant's token: a
+    /// name, or by default a directory that the node makes
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
     /// The interpreter, or the directory of a virtual environment
@@ -92,13 +93,12 @@ pub struct Args {
     /// Stop the code after this long, for example 30s or 5m
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     deadline: Option<Duration>,
-    /// Keep the new session when the command ends
-    #[arg(long)]
-    keep: bool,
-    /// End the kept session after this long without a client and without a turn, or `never`; default: the
-    /// node's setting, usually 24h
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse_timeout, requires = "keep")]
-    idle: Option<Timeout>,
+    #[command(flatten)]
+    life: NewSessionOptions,
+    /// Show each call of a host tool on standard error as it begins and ends: its name, sizes, duration and error.
+    /// Arguments and results are shown by the program that offers the tool
+    #[arg(long, short)]
+    verbose: bool,
     #[command(flatten)]
     worker: WorkerOptions,
     #[command(flatten)]
@@ -115,6 +115,11 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
 }
 
 impl Args {
+    /// Whether the command line names no code at all.
+    pub fn names_no_code(&self) -> bool {
+        self.words.is_empty() && self.code.is_none()
+    }
+
     /// The file to run. `-` is standard input.
     fn file(&self) -> Option<&Path> {
         let first = self.words.first().filter(|_| self.code.is_none());
@@ -169,8 +174,15 @@ impl Args {
                 std::io::stdin().read_to_string(&mut code).context("cannot read standard input")?;
                 Ok(code)
             }
-            Some(file) => std::fs::read_to_string(file)
-                .with_context(|| format!("cannot read {}", file.display())),
+            Some(file) if file.as_os_str().is_empty() => {
+                bail!("FILE is empty; give the path of a file, - for standard input, or -c CODE")
+            }
+            Some(file) => {
+                let bytes = std::fs::read(file)
+                    .with_context(|| format!("cannot read {}", file.display()))?;
+                let text = String::from_utf8(bytes);
+                text.map_err(|_| anyhow!("{} is not a text file in UTF-8", file.display()))
+            }
         }
     }
 }
@@ -182,6 +194,7 @@ async fn run_code(
     terminal: &mut Terminal,
 ) -> anyhow::Result<ExitCode> {
     let policy = args.policy.request()?;
+    args.policy.note_missing(terminal)?;
     let client = node_access::connect_or_start().await?;
     let (session, context) = match &args.session {
         Some(id) => {
@@ -190,20 +203,22 @@ async fn run_code(
             (session, context)
         }
         None => {
-            let workspace = WorkspaceChoice::choose(args.workspace.as_deref(), terminal)?;
-            let (afterwards, idle_s) = after_command(args.keep, args.idle);
+            let workspace =
+                WorkspaceChoice::choose(&client, args.workspace.as_deref(), terminal).await?;
             let worker = args.worker.choose(&client, args.file(), &code).await?;
             let kind = worker.as_deref().unwrap_or(kinds::DEFAULT.name);
             let taken = kinds::find(kind).is_some_and(WorkerKind::takes_context);
             let context = args.context(taken, kind)?;
-            let named = args.interpreter.as_deref();
-            let environment = args.packages.environment(&client, named, terminal).await?;
-            let named = named.filter(|_| environment.is_none());
-            let terminal = args.worker.terminal(worker.as_deref());
-            let wanted =
-                CreateSession { worker, environment, terminal, idle_s, ..CreateSession::default() };
-            let made = create_in(&client, workspace, named, policy, wanted);
-            (guard.create(afterwards, made).await?, context)
+            let draft = SessionDraft {
+                workspace,
+                worker,
+                policy,
+                interpreter: args.interpreter.as_deref(),
+                life: &args.life,
+                worker_options: &args.worker,
+                packages: &args.packages,
+            };
+            (draft.create(&client, guard, terminal).await?, context)
         }
     };
     let submit = SubmitTurn {
@@ -214,10 +229,23 @@ async fn run_code(
         ..SubmitTurn::default()
     };
     let turn = client.submit_turn(&session.id, &submit).await?;
-    let mut person = Person::new(terminal, answers(args.is_from_stdin())?)?;
+    let answers =
+        answers(args.is_from_stdin())?.map(|answers| match session.kind == kinds::DEFAULT.name {
+            true => answers.in_blocks(),
+            false => answers,
+        });
+    let mut person = Person::new(terminal, answers)?;
     guard.leave_ctrl_c_to_turn();
     let shown = if args.is_program() { Shown::Program } else { Shown::Usual };
-    let mut follower = SessionFollower::new(&client, &session).showing(shown);
+    let tools = args.verbose.then(ToolLines::default);
+    let afterwards = match args.life.keep || args.session.is_some() {
+        true => AfterCommand::KeepSession,
+        false => AfterCommand::EndSession,
+    };
+    let mut follower = SessionFollower::new(&client, &session)
+        .showing(shown)
+        .with_afterwards(afterwards)
+        .with_tool_lines(tools);
     let followed = follower.turn(&turn, CtrlC::InterruptThenDetach, &mut person).await?;
     finish(args, &client, &session.id, followed, guard, terminal).await
 }
@@ -238,16 +266,43 @@ pub fn after_command(keep: bool, idle: Option<Timeout>) -> (AfterCommand, Option
     }
 }
 
-/// Creates a session in the workspace. `wanted` has its other settings.
-pub async fn create_in(
-    client: &Client,
-    workspace: WorkspaceChoice,
-    named: Option<&Path>,
-    policy: Option<PolicyRequest>,
-    wanted: CreateSession,
-) -> anyhow::Result<Session> {
-    let create = request_in(&workspace, named, policy, wanted)?;
-    Ok(client.create_session(&create).await?.session)
+/// What `run` and `repl` create a session from.
+#[derive(Debug)]
+pub struct SessionDraft<'a> {
+    pub workspace: WorkspaceChoice,
+    /// The kind of worker; absent: the node's default.
+    pub worker: Option<String>,
+    pub policy: Option<PolicyRequest>,
+    pub interpreter: Option<&'a Path>,
+    pub life: &'a NewSessionOptions,
+    pub worker_options: &'a WorkerOptions,
+    pub packages: &'a PackageOptions,
+}
+
+impl SessionDraft<'_> {
+    /// Creates the session. It ends with the command, unless an option keeps it.
+    pub async fn create(
+        self,
+        client: &Client,
+        guard: &SessionGuard,
+        terminal: &mut Terminal,
+    ) -> anyhow::Result<Session> {
+        let environment = self.packages.environment(client, self.interpreter, terminal).await?;
+        let named = self.interpreter.filter(|_| environment.is_none());
+        let (afterwards, idle_s) = after_command(self.life.keep, self.life.idle);
+        let wanted = CreateSession {
+            terminal: self.worker_options.terminal(self.worker.as_deref()),
+            worker: self.worker,
+            environment,
+            allow_packages: self.packages.allow_packages,
+            idle_s,
+            durability: self.life.durability(),
+            ..CreateSession::default()
+        };
+        let create = request_in(&self.workspace, named, self.policy, wanted)?;
+        let made = async { Ok(client.create_session(&create).await?.session) };
+        guard.create(afterwards, made).await
+    }
 }
 
 /// The request for a session in a workspace.
@@ -303,7 +358,7 @@ async fn finish(
                 "detached; the turn keeps running. Follow it with: windlass attach {session}; \
                  end it with: windlass kill {session}"
             ))?;
-            if !args.keep && args.session.is_none() {
+            if !args.life.keep && args.session.is_none() {
                 let idle = duration::show(IDLE);
                 terminal.note(&format!(
                     "the session ends {idle} after the turn, unless a client attaches; \
@@ -317,7 +372,7 @@ async fn finish(
             return Ok(ExitCode::from(exit::LOST));
         }
     };
-    if args.keep {
+    if args.life.keep {
         terminal.note(&format!(
             "session {session} stays; continue with: windlass repl --session {session}"
         ))?;
@@ -330,6 +385,7 @@ async fn finish(
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use windlass_protocol::api::Durability;
 
     use super::*;
 
@@ -368,8 +424,24 @@ mod tests {
             let expected = (file.into(), args.into(), deadline, code.into());
             assert_eq!(parsed(line), Some(expected), "{line:?}");
         }
-        assert_eq!(parsed(&["run"]), None);
+        let names_no_code =
+            |line: &[&str]| Line::try_parse_from(line).unwrap().args.names_no_code();
+        assert!(names_no_code(&["run"]) && names_no_code(&["run", "--keep"]));
+        assert!(!names_no_code(&["run", "-c", ""]) && !names_no_code(&["run", ""]));
         assert_eq!(parsed(&["run", "--nonsense", "a.py"]), None);
+        assert_eq!(parsed(&["run", "--session", "s", "--durability", "local", "a.py"]), None);
+    }
+
+    #[test]
+    fn turns_are_told_once_the_journal_has_them_unless_the_option_says_otherwise() {
+        for (line, expected) in [
+            (&["run", "a.py"][..], Durability::Local),
+            (&["run", "--durability", "local", "a.py"], Durability::Local),
+            (&["run", "--durability", "replicated", "a.py"], Durability::Replicated),
+        ] {
+            let args = Line::try_parse_from(line).unwrap().args;
+            assert_eq!(args.life.durability(), expected, "{line:?}");
+        }
     }
 
     #[test]

@@ -5,16 +5,18 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use windlass_client::{ClientError, Dirs, NamedToken, NamedTokens, NewToken, Token, TokenScope};
-use windlass_protocol::TokenName;
+use windlass_protocol::{TenantName, TokenName};
 
 use crate::commands::status::since;
-use crate::duration;
 use crate::terminal::{Terminal, table};
+use crate::{duration, node_access};
 
 /// Print or make access tokens for the node's TCP door
 ///
 /// Without a command it prints the node's own token, which allows everything: anyone who has it can run code as your
 /// user. The token is created when the node first listens on TCP, or by this command.
+///
+/// The tokens are those of the node of this machine: `create`, `list` and `rm` refuse to run while WINDLASS_URL is set.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
@@ -22,7 +24,8 @@ Examples:
   windlass up --listen 127.0.0.1:8040
   curl -H \"Authorization: Bearer $(windlass token)\" localhost:8040/v1/health
   windlass token --rotate              create a new token; the old one stops working
-  windlass token create grafana --scope read --expires 30d")]
+  windlass token create grafana --scope read --expires 30d
+  windlass token create acme-ci --scope run --tenant acme")]
 pub struct Args {
     /// Create a new token; the node refuses the old one from now on
     #[arg(long)]
@@ -38,6 +41,17 @@ enum Command {
     Rm(RemoveArgs),
 }
 
+impl Command {
+    /// The beginning of the command line.
+    fn line(&self) -> &'static str {
+        match self {
+            Self::Create(_) => "windlass token create",
+            Self::List(_) => "windlass token list",
+            Self::Rm(_) => "windlass token rm",
+        }
+    }
+}
+
 /// Make a named token and print it
 ///
 /// The node stores only a hash of the token, so the token cannot be printed again.
@@ -49,6 +63,9 @@ struct CreateArgs {
     /// What the token allows
     #[arg(long, value_enum)]
     scope: Scope,
+    /// Limit the token to what belongs to this tenant
+    #[arg(long)]
+    tenant: Option<TenantName>,
     /// Refuse the token after this long, for example 30d; default: never
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     expires: Option<Duration>,
@@ -81,6 +98,9 @@ struct RemoveArgs {
 }
 
 pub fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    if let Some(command) = &args.command {
+        node_access::require_local(command.line())?;
+    }
     let dirs = Dirs::from_env().map_err(ClientError::from)?;
     match args.command {
         None => {
@@ -104,6 +124,7 @@ fn create(args: CreateArgs, dirs: &Dirs, terminal: &mut Terminal) -> anyhow::Res
     let new = NewToken {
         name: args.name,
         scope: args.scope.into(),
+        tenant: args.tenant,
         created_at_ms,
         expires_at_ms: lifetime_ms.map(|lifetime| created_at_ms.saturating_add(lifetime)),
     };
@@ -122,7 +143,7 @@ fn list(args: &ListArgs, dirs: &Dirs, terminal: &mut Terminal) -> anyhow::Result
     }
     let now_ms = now_ms();
     let rows: Vec<_> = all.list().iter().map(|token| row(token, now_ms)).collect();
-    for line in table(["NAME", "SCOPE", "AGE", "EXPIRES"], &rows) {
+    for line in table(["NAME", "SCOPE", "TENANT", "AGE", "EXPIRES"], &rows) {
         terminal.say(&line)?;
     }
     Ok(())
@@ -133,12 +154,13 @@ fn json(token: &NamedToken) -> serde_json::Value {
     serde_json::json!({
         "name": token.name,
         "scope": token.scope,
+        "tenant": token.tenant,
         "created_at_ms": token.created_at_ms,
         "expires_at_ms": token.expires_at_ms,
     })
 }
 
-fn row(token: &NamedToken, now_ms: u64) -> [String; 4] {
+fn row(token: &NamedToken, now_ms: u64) -> [String; 5] {
     let expires = match token.expires_at_ms {
         None => "never".to_owned(),
         Some(expiry) if expiry <= now_ms => "expired".to_owned(),
@@ -147,7 +169,8 @@ fn row(token: &NamedToken, now_ms: u64) -> [String; 4] {
         }
     };
     let age = duration::show(since(token.created_at_ms));
-    [token.name.to_string(), token.scope.to_string(), age, expires]
+    let tenant = token.tenant.as_ref().map(TenantName::to_string).unwrap_or_default();
+    [token.name.to_string(), token.scope.to_string(), tenant, age, expires]
 }
 
 fn now_ms() -> u64 {

@@ -2,7 +2,10 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
+
+use windlass_protocol::api::NodeStatus;
 
 use crate::duration::Timeout;
 use crate::terminal::Terminal;
@@ -51,9 +54,15 @@ pub struct ListenArgs {
     /// Also listen on this TCP address; clients need the token
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
-    /// Allow an ADDRESS that other machines can reach; the traffic is not encrypted
+    /// Allow an ADDRESS that other machines can reach; without --tls-certificate the traffic is not encrypted
     #[arg(long, requires = "listen")]
     pub listen_anywhere: bool,
+    /// Encrypt TCP with the certificate chain in this PEM file; the node reads a renewed file without a restart
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_certificate: Option<PathBuf>,
+    /// The PEM file with the private key of the certificate; only you may be able to read it
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    pub tls_key: Option<PathBuf>,
 }
 
 impl ListenArgs {
@@ -67,8 +76,27 @@ impl ListenArgs {
         if self.listen_anywhere {
             args.push("--listen-anywhere".into());
         }
+        let files = [("--tls-certificate", &self.tls_certificate), ("--tls-key", &self.tls_key)];
+        for (name, file) in files {
+            if let Some(file) = file {
+                args.push(name.into());
+                // The node may be started in another directory.
+                args.push(std::path::absolute(file).unwrap_or_else(|_| file.clone()).into());
+            }
+        }
         args
     }
+
+    /// Whether the TCP door must be encrypted.
+    fn has_tls(&self) -> bool {
+        self.tls_certificate.is_some()
+    }
+}
+
+/// The URL of the node's TCP door, if it is open.
+pub fn door_url(status: &NodeStatus) -> Option<String> {
+    let scheme = if status.listen_tls { "https" } else { "http" };
+    status.listen.as_ref().map(|address| format!("{scheme}://{address}"))
 }
 
 pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
@@ -91,7 +119,14 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
     {
         return Err(not_listening(status.pid, wanted));
     }
-    let door = status.listen.map(|address| format!(", at http://{address}")).unwrap_or_default();
+    if args.listen.has_tls() && !status.listen_tls {
+        anyhow::bail!(
+            "node {} is already running and its TCP door is not encrypted: stop it with \
+             `windlass down --keep-sessions`, then try again with --listen and --tls-certificate",
+            status.pid
+        );
+    }
+    let door = door_url(&status).map(|url| format!(", at {url}")).unwrap_or_default();
     let (pid, version) = (status.pid, status.version);
     terminal.say(&format!("the node is up (pid {pid}, version {version}{door})"))?;
     Ok(ExitCode::SUCCESS)

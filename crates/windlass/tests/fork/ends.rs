@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use windlass_client::protocol::api::SessionState;
+use windlass_client::protocol::api::{CreateSession, SessionState};
+use windlass_client::protocol::disk::PruneRequest;
 use windlass_client::protocol::event::EndReason;
 use windlass_client::protocol::{ErrorCode, SessionId};
-use windlass_testkit::{PATIENCE, processes, run, turn, within};
+use windlass_testkit::{PATIENCE, TestNode, processes, run, turn, within};
 
-use super::Stage;
+use super::{Stage, code_of};
 
 #[tokio::test]
 async fn a_closed_original_leaves_its_twins_and_nothing_is_left_after_the_last() {
@@ -51,6 +52,28 @@ async fn a_closed_twin_leaves_its_original() {
     stage.close(&stage.original).await;
     stage.alone().await;
     assert_nothing_left(&stage);
+}
+
+/// A session with the id would share the family's temporary directory, with the packages in it.
+#[tokio::test]
+async fn an_id_is_not_used_again_while_a_twin_of_its_session_lives() {
+    let stage = Stage::new().await;
+    let twin = stage.twin().await;
+    stage.close(&stage.original).await;
+    let removed = async {
+        while stage.client.session(&stage.original).await.is_ok() {
+            stage.client.prune(&PruneRequest::default()).await.unwrap();
+        }
+    };
+    within(PATIENCE, removed).await;
+    let again = CreateSession { id: Some(stage.original.clone()), ..TestNode::create() };
+    let refused = stage.client.create_session(&again).await.unwrap_err();
+    assert!(refused.to_string().contains("twin"), "{refused}");
+    assert_eq!(code_of(refused), ErrorCode::SessionExists);
+    assert_eq!(stage.run(&twin, "1 + 1").await, "2\n");
+    stage.close(&twin).await;
+    let created = stage.client.create_session(&again).await.unwrap();
+    assert_eq!(created.session.id, stage.original);
 }
 
 /// The pid on the machine of a process that `session` knows by the number that `code` returns.

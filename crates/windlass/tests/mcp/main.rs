@@ -2,6 +2,7 @@
 //! contract lines are in `contract_mcp`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod continuing;
 mod input;
 mod long_turn;
 mod output;

@@ -12,7 +12,7 @@ use crate::{is_error, place, said};
 const ASKING: &str = "the one that asks";
 
 /// Time from the start of the bridge to the list, on a busy machine; the bench has the exact figure.
-const LISTED_WITHIN: Duration = Duration::from_secs(1);
+const LISTED_WITHIN: Duration = Duration::from_secs(3);
 
 #[tokio::test]
 async fn tools_are_listed_soon_without_a_node_and_none_is_started() {

@@ -96,7 +96,7 @@ async fn a_cancelled_call_is_cancelled_in_the_server() {
     place.sees(&session, "shelf.wait").await;
     let told = place.node.base().join("told");
     let code = format!(
-        "try:\n    tools(deadline=0.2).shelf.wait(told={told:?})\n\
+        "try:\n    tools(deadline=1.0).shelf.wait(told={told:?})\n\
          except tools.ToolDeadlinePassed:\n    print('late')\n"
     );
     assert_eq!(place.run(&session, &code).await, "late\n");

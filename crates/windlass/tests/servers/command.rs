@@ -45,6 +45,39 @@ async fn servers_and_tools_are_shown() {
 }
 
 #[tokio::test]
+async fn calls_are_shown_as_they_happen_without_arguments_and_results() {
+    let place = Place::start(json!({"shelf": mcp_server(&[])})).await;
+    let session = place.session(&["shelf.*"]).await;
+    place.sees(&session, "shelf.add").await;
+    let code = "print(tools.shelf.echo(text='word'))\ntry:\n    tools.shelf.fail()\nexcept tools.ToolError: pass";
+    let run = |option: &[&str]| {
+        let words = [&["run", "--session", session.as_str()][..], option, &["-c", code]].concat();
+        say(&place.node, &words).0
+    };
+    let shown = run(&["-v"]);
+    let said: Vec<&str> = shown.lines().collect();
+    let about = format!("windlass: [{session} 1.");
+    let lines: Vec<&str> = said
+        .iter()
+        .filter_map(|line| line.strip_prefix(&about)?.split_once("] "))
+        .map(|(_, line)| line)
+        .collect();
+    assert_eq!(lines.len(), 4, "{shown}");
+    for (line, start) in lines.iter().zip([
+        "-> shelf.echo(15 bytes of arguments)",
+        "<- shelf.echo: 6 bytes of result (",
+        "-> shelf.fail(2 bytes of arguments)",
+        "!! shelf.fail: tool_failed (",
+    ]) {
+        assert!(line.starts_with(start), "{shown}");
+    }
+    // Only what the code itself prints has the text, and a pipe gets no colours.
+    assert_eq!(shown.matches("word").count(), 1, "{shown}");
+    assert!(!shown.contains('\u{1b}'), "{shown}");
+    assert_eq!(run(&[]), "word\n");
+}
+
+#[tokio::test]
 async fn a_broken_file_and_no_servers_are_told_apart() {
     let broken = Place::with_file(r#"{"mcpServers": []}"#, |builder| builder).await;
     let (said, well) = say(&broken.node, &["servers"]);

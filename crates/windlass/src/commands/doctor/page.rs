@@ -10,6 +10,9 @@ pub fn print(report: &DoctorReport, terminal: &mut Terminal) -> std::io::Result<
     terminal.say(&format!("windlass {} on Linux {}, {user}", report.version, report.kernel))?;
     section("Isolation levels", &report.levels, terminal)?;
     section("Mechanisms", &report.mechanisms, terminal)?;
+    if !report.user_ids.is_empty() {
+        section("User ids of sessions", &report.user_ids, terminal)?;
+    }
     for test in &report.tests {
         level_test(test, terminal)?;
     }
@@ -22,6 +25,10 @@ pub fn print(report: &DoctorReport, terminal: &mut Terminal) -> std::io::Result<
     section("Disk", &report.disk, terminal)?;
     terminal.say("")?;
     let (tone, verdict) = match report.confined {
+        Some(_) if !report.has_user_ids() => (
+            Tone::Error,
+            "Sessions do not start here with `session_uids`: see the lines marked ✗.".to_owned(),
+        ),
         Some(level) => (
             Tone::Good,
             format!("Sessions with the default policy are confined here, at level {level}."),

@@ -12,6 +12,8 @@ pub struct DoctorReport {
     pub confined: Option<Isolation>,
     pub levels: Vec<CheckItem>,
     pub mechanisms: Vec<CheckItem>,
+    /// The user ids of sessions. Empty for an ordinary user who has not set them.
+    pub user_ids: Vec<CheckItem>,
     /// One for each available level, the strongest first.
     pub tests: Vec<LevelTest>,
     /// The real session, if it was requested.
@@ -23,10 +25,16 @@ pub struct DoctorReport {
 }
 
 impl DoctorReport {
-    /// Whether the default policy is enforced, and the real session worked if it was requested.
+    /// Whether the default policy is enforced, sessions get the user ids that are set, and the real session worked if it
+    /// was requested.
     pub fn is_well(&self) -> bool {
         let session = self.session.as_ref().is_none_or(|session| session.error.is_none());
-        self.confined.is_some() && session
+        self.confined.is_some() && self.has_user_ids() && session
+    }
+
+    /// Whether sessions get user ids of their own, if the node is set to give them any.
+    pub fn has_user_ids(&self) -> bool {
+        !self.user_ids.iter().any(|item| item.state == CheckState::Bad)
     }
 }
 

@@ -2,9 +2,13 @@
 //! loopback, so that the test can take the index away.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod index;
+mod installed;
+mod kept;
+
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use windlass_client::Client;
@@ -15,74 +19,12 @@ use windlass_client::protocol::packages::{
 use windlass_client::protocol::{ErrorCode, Outcome};
 use windlass_testkit::{PATIENCE, TestNode, python, run, run_ok, skip, within};
 
+use crate::index::Index;
+
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
 
 /// Limit for a build, with two other tests beside it.
 const BUILD: Duration = Duration::from_secs(120);
-
-/// Makes the wheel of a package with one module, and its page in the index: the arguments are the directory, the name and
-/// the module's text.
-const MAKE_PACKAGE: &str = r#"
-import pathlib, sys, zipfile
-root, name, text = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-page = root / "simple" / name
-page.mkdir(parents=True)
-wheel = f"{name}-1.0-py3-none-any.whl"
-with zipfile.ZipFile(page / wheel, "w") as archive:
-    archive.writestr(f"{name}.py", text)
-    info = f"{name}-1.0.dist-info"
-    archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-    archive.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
-(page / "index.html").write_text(f"<a href='{wheel}'>{wheel}</a>")
-"#;
-
-/// A package index on loopback.
-struct Index {
-    server: Child,
-    port: u16,
-    _files: tempfile::TempDir,
-}
-
-impl Index {
-    fn start(packages: &[(&str, &str)]) -> Self {
-        let files = tempfile::tempdir().unwrap();
-        for (name, text) in packages {
-            let mut make = Command::new(python());
-            make.args(["-c", MAKE_PACKAGE]).arg(files.path()).args([name, text]);
-            assert!(make.status().unwrap().success());
-        }
-        // The server gets a socket that listens already.
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let serve = "import http.server, os, socket, sys\n\
-             os.chdir(sys.argv[1])\n\
-             class Server(http.server.ThreadingHTTPServer):\n\
-            \x20   def server_bind(self): self.socket = socket.socket(fileno=0)\n\
-            \x20   def server_activate(self): pass\n\
-             Server(('', 0), http.server.SimpleHTTPRequestHandler).serve_forever()";
-        let server = Command::new(python())
-            .args(["-c", serve])
-            .arg(files.path())
-            .stdin(std::os::fd::OwnedFd::from(listener))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Self { server, port, _files: files }
-    }
-
-    fn url(&self) -> String {
-        format!("http://127.0.0.1:{}/simple", self.port)
-    }
-}
-
-impl Drop for Index {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
-    }
-}
 
 /// A node that uses the index, unless the tests' Python cannot install packages.
 async fn node_with(index: &Index) -> Option<TestNode> {
@@ -93,6 +35,21 @@ async fn node_with(index: &Index) -> Option<TestNode> {
         return None;
     }
     let node = TestNode::builder(PROGRAM).env("PIP_INDEX_URL", index.url());
+    Some(node.start().await.unwrap())
+}
+
+/// The variable with the path of uv.
+const UV_VARIABLE: &str = "WINDLASS_TEST_UV";
+
+/// A node that uses the index, with uv on its PATH. Without uv the test is skipped.
+async fn node_with_uv(index: &Index) -> Option<TestNode> {
+    let Some(uv) = std::env::var_os(UV_VARIABLE) else {
+        skip(format!("no uv: set {UV_VARIABLE}"));
+        return None;
+    };
+    let beside = Path::new(&uv).parent().unwrap().display().to_string();
+    let path = format!("{beside}:{}", std::env::var("PATH").unwrap());
+    let node = TestNode::builder(PROGRAM).env("PIP_INDEX_URL", index.url()).env("PATH", path);
     Some(node.start().await.unwrap())
 }
 
