@@ -56,7 +56,7 @@ class NodeCase(unittest.TestCase):
         os.environ["WINDLASS_RUNTIME_DIR"] = f"{cls.base}/r"
         os.environ["WINDLASS_STATE_DIR"] = f"{cls.base}/s"
         os.environ["WINDLASS_BIN"] = program()
-        for name in ("WINDLASS_URL", "WINDLASS_TOKEN"):
+        for name in ("WINDLASS_URL", "WINDLASS_TOKEN", "WINDLASS_CA"):
             os.environ.pop(name, None)
 
     @classmethod

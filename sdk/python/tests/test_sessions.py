@@ -30,6 +30,13 @@ class Sessions(NodeCase):
         self.session(client).run("1")
         self.assertIsInstance(client.environments(wait=0.01), list)
 
+    def test_a_session_may_install_packages(self):
+        session = self.client().session(interpreter=python(), allow_packages=True)
+        self.addCleanup(session.close)
+        turn = session.run("import os, sys\nsys.executable == os.environ['VIRTUAL_ENV'] + '/bin/python'")
+        self.assertEqual(turn.value, True, turn.output)
+        self.assertIn("hosts", session.info()["policy"]["network"])
+
     def test_relative_paths_are_those_of_the_client(self):
         here = os.path.realpath(self.base)
         os.makedirs(f"{here}/work")
@@ -138,6 +145,7 @@ class Sessions(NodeCase):
                 break
         session.interrupt()
         self.assertEqual(turn.wait(30).outcome, "interrupted")
+        session.interrupt()
         self.assertEqual(session.run("x").result, "7")
 
     def test_waiting_for_a_turn_has_a_limit_and_the_turn_goes_on(self):
@@ -317,7 +325,7 @@ class Finding(NodeCase):
             Windlass(url=url, token="secret")
         self.assertNotIn("secret", str(caught.exception))
         with self.assertRaises(windlass.BadRequest):
-            Windlass(url="https://127.0.0.1:1", token="0" * 64)
+            Windlass(url="ftp://127.0.0.1:1", token="0" * 64)
 
 
 class Interrupting(NodeCase):

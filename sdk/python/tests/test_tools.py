@@ -261,7 +261,8 @@ class Tools(NodeCase):
                 ended.set()
 
         session.tools(never)
-        self.assertEqual(session.run("tools(deadline=0.05).never()").error.name, "ToolDeadlinePassed")
+        # The tool has begun by then, also on a slow machine.
+        self.assertEqual(session.run("tools(deadline=1).never()").error.name, "ToolDeadlinePassed")
         self.assertTrue(ended.wait(PATIENCE))
         self.assertEqual(reasons, ["deadline"])
 

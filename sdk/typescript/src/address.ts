@@ -5,6 +5,7 @@ import { lstatSync, readFileSync, statSync } from "node:fs";
 import { isAbsolute, join, resolve } from "node:path";
 
 import { asError, WindlassError } from "./errors.js";
+import { loadTls, type NodeTls } from "./tls.js";
 
 /** The longest path a unix socket can have. */
 const SOCKET_PATH_BYTES_MAX = 107;
@@ -22,6 +23,8 @@ export type Address =
       readonly port: number;
       readonly authority: string;
       readonly token: string;
+      /** Undefined if the URL begins with `http://`. */
+      readonly tls: NodeTls | undefined;
     };
 
 /** The two directories that a node and its clients share. */
@@ -33,6 +36,7 @@ export interface Dirs {
 export interface AddressOptions {
   url?: string | undefined;
   token?: string | undefined;
+  ca?: string | undefined;
   runtimeDir?: string | undefined;
   stateDir?: string | undefined;
 }
@@ -53,7 +57,9 @@ export function findAddress(options: AddressOptions, env: Environment): Address 
       "set WINDLASS_TOKEN to what `windlass token` prints",
     );
   }
-  return { kind: "tcp", ...parseUrl(url), token };
+  const { secure, ...where } = parseUrl(url);
+  const tls = secure ? loadTls(options.ca ?? (env["WINDLASS_CA"] || undefined)) : undefined;
+  return { kind: "tcp", ...where, token, tls };
 }
 
 export function describe(address: Address): string {
@@ -129,11 +135,11 @@ function socketOf(dirs: Dirs): string {
 }
 
 /** Host and port of a plain URL. An error never repeats the URL: it may hold a secret. */
-function parseUrl(text: string): { host: string; port: number; authority: string } {
+function parseUrl(text: string): { host: string; port: number; authority: string; secure: boolean } {
   const url = URL.canParse(text) ? new URL(text) : undefined;
   const plain =
     url !== undefined &&
-    url.protocol === "http:" &&
+    (url.protocol === "http:" || url.protocol === "https:") &&
     url.pathname === "/" &&
     url.search === "" &&
     url.hash === "" &&
@@ -143,13 +149,14 @@ function parseUrl(text: string): { host: string; port: number; authority: string
   if (!plain) {
     throw new WindlassError(
       "bad_url",
-      "the node's address is not a plain URL such as http://127.0.0.1:8040",
+      "the node's address is not a plain URL such as http://127.0.0.1:8040 or https://node.example:8040",
       "set WINDLASS_URL to the URL that `windlass status` prints on the node's machine",
     );
   }
-  const port = url.port === "" ? 80 : Number(url.port);
+  const secure = url.protocol === "https:";
+  const port = url.port === "" ? (secure ? 443 : 80) : Number(url.port);
   const host = url.hostname.replace(/^\[(.*)\]$/, "$1");
-  return { host, port, authority: `${url.hostname}:${port}` };
+  return { host, port, authority: `${url.hostname}:${port}`, secure };
 }
 
 /** The token of the user's own node, from a file that only the user may access. */

@@ -43,10 +43,33 @@ export interface CanReach {
   what: string;
 }
 
+/** The name that a program gives itself when it creates a session. It is shown to people and decides nothing. */
+export type ClientName = string;
+
 /** How a session is confined. */
 export interface Confinement {
   controls: ControlReport[];
   isolation: Isolation;
+}
+
+/** An address with which a person logs in to the web console of the node. */
+export interface ConsoleLogin {
+  /** How long the code works. */
+  expires_in_s: number;
+  /** Has a code that works once. */
+  url: string;
+}
+
+/** A login of the web console. */
+export interface ConsoleSession {
+  /** When the login ends unless it is used, in milliseconds since the Unix epoch. */
+  expires_at: number;
+  /** The page sends it with each request, in the header `X-Windlass-Console`. */
+  key: string;
+  /** What the login allows: `read`, `run` or `admin`. */
+  scope: string;
+  /** The tenant to which the login is limited. */
+  tenant?: TenantName | null;
 }
 
 /** One restriction that a policy can request. */
@@ -70,6 +93,13 @@ export type ControlState = "enforced" | "not_enforced" | "not_asked";
 /** Which directories of a workspace a fork copies. */
 export type CopyScope = "needed" | "all";
 
+/** Whether a node is cordoned, and how many sessions it still has. */
+export interface CordonState {
+  cordoned: boolean;
+  node: NodeName;
+  sessions: number;
+}
+
 /** The request for an environment. If it is there already, nothing is built. */
 export interface CreatePackageEnvironment {
   /** Also packages that have no wheel: their own code builds them, in the sandbox of the build. Default: wheels only. */
@@ -90,10 +120,14 @@ export interface CreatePackageEnvironment {
 export interface CreateSession {
   /** Settings of an agent. Only the workers `agent` and `acp` have them. */
   agent?: AgentRequest | null;
+  /** The code may install packages with pip or uv, into an environment that ends with the session. The hosts of the node's package index are added to the policy. Only the worker `python` installs packages. */
+  allow_packages?: boolean;
   /** The code works in a copy of `workspace`, in a new directory of the node, and `workspace` stays as it is. The reply names the directories that are not in the copy. */
   copy_workspace?: CopyScope | null;
   /** The deadline of turns that set none themselves. Default: the node's deadline, one day unless the node was started with another. */
   deadline_ms?: number | null;
+  /** When acceptance and end of a turn are told. Default: `local`. `replicated` needs a fleet. */
+  durability?: Durability;
   /** Environment variables to add. */
   env?: Record<string, string>;
   /** The package environment whose interpreter and packages the code uses, instead of `interpreter`. `POST /v1/environments` makes one. Only the worker `python` takes one. */
@@ -112,8 +146,12 @@ export interface CreateSession {
   owner?: Owner | null;
   /** The live session whose child this session is. A child has its parent's policy, workspace and owner, so the request names none of them, and it ends with its parent. */
   parent?: SessionId | null;
+  /** On which node of the fleet the session is made. Default: the node that is asked chooses one with room, and itself for a session that names something of its machine. */
+  placement?: PlacementRule | null;
   /** What the code may access. Default: the preset `workspace`. */
   policy?: PolicyRequest | null;
+  /** The tenant that the session belongs to. Its id becomes `NAME@TENANT`. A client whose token has a tenant need not name it, and can name no other. */
+  tenant?: TenantName | null;
   /** Gives the code a terminal of this size. Only the worker `shell` has terminals. */
   terminal?: TerminalSize | null;
   /** The session's first turn. It runs before any turn of another client that knows the id. */
@@ -136,7 +174,7 @@ export interface Created {
 }
 
 /** The kind of data on the disk. */
-export type DiskKind = "journals_live" | "journals_ended" | "workspaces_live" | "workspaces_ended" | "fork_copies" | "temporary" | "leftovers" | "environments" | "index" | "logs" | "other";
+export type DiskKind = "journals_live" | "journals_ended" | "workspaces_live" | "workspaces_ended" | "fork_copies" | "temporary" | "leftovers" | "environments" | "packages" | "index" | "logs" | "other";
 
 /** The disk usage of one kind of data. */
 export interface DiskShare {
@@ -172,7 +210,10 @@ export interface DisplayRef {
 }
 
 /** Why output bytes are missing. */
-export type DropReason = "quota" | "disk_full";
+export type DropReason = "quota" | "disk_full" | "not_copied";
+
+/** When acceptance and end of a session's turns are told to the client that sent them. */
+export type Durability = "local" | "replicated";
 
 /** The connections to one host and port with the same decision, added up. */
 export interface EgressDecision {
@@ -200,7 +241,7 @@ export interface EgressLog {
 }
 
 /** Why a session ended. */
-export type EndReason = "closed" | "worker_exited" | "start_failed" | "wall_time" | "idle" | "protocol_error" | "keeper_lost" | "node_gone";
+export type EndReason = "closed" | "worker_exited" | "start_failed" | "wall_time" | "disk" | "idle" | "protocol_error" | "keeper_lost" | "node_gone" | "fenced" | "lost";
 
 /** How a session ended. */
 export interface Ended {
@@ -233,7 +274,7 @@ export interface EnvironmentList {
 }
 
 /** The code of a failure. It is the same at every door and in the journal. */
-export type ErrorCode = "bad_request" | "message_too_large" | "overloaded" | "session_not_found" | "session_exists" | "not_here" | "session_ended" | "session_busy" | "fork_refused" | "fork_limit" | "workspace_too_large" | "turn_not_found" | "turn_not_running" | "state_lost" | "limit_memory" | "limit_processes" | "limit_disk" | "limit_wall_time" | "not_enforceable" | "unauthorized" | "forbidden" | "worker_failed" | "protocol_error" | "worker_died" | "keeper_lost" | "deadline_passed" | "unstoppable" | "session_closed" | "disk_full" | "file_not_found" | "file_conflict" | "path_refused" | "tool_not_found" | "tool_failed" | "tool_deadline_passed" | "tool_host_gone" | "tool_cancelled" | "would_deadlock" | "version_mismatch" | "shutting_down" | "already_running" | "not_found" | "method_not_allowed" | "internal";
+export type ErrorCode = "bad_request" | "message_too_large" | "overloaded" | "quota_exceeded" | "session_not_found" | "session_exists" | "not_here" | "cordoned" | "node_unreachable" | "fleet_unavailable" | "fenced" | "node_removed" | "session_lost" | "session_ended" | "session_busy" | "fork_refused" | "fork_limit" | "workspace_too_large" | "turn_not_found" | "turn_not_running" | "state_lost" | "limit_memory" | "limit_processes" | "limit_disk" | "limit_wall_time" | "not_enforceable" | "unauthorized" | "forbidden" | "foreign_site" | "worker_failed" | "protocol_error" | "worker_died" | "keeper_lost" | "deadline_passed" | "unstoppable" | "session_closed" | "disk_full" | "file_not_found" | "file_conflict" | "path_refused" | "tool_not_found" | "tool_failed" | "tool_deadline_passed" | "tool_host_gone" | "tool_cancelled" | "would_deadlock" | "version_mismatch" | "shutting_down" | "already_running" | "not_found" | "method_not_allowed" | "internal";
 
 /** An event with its body: as text if it is UTF-8, else in base64. Large bodies are left out; read them with `GET output` or `GET displays`. */
 export type EventItem = EventItemTurnAccepted | EventItemInterruptAsked | EventItemOutput | EventItemDisplay | EventItemStdinWait | EventItemToolCall | EventItemToolCancel | EventItemToolEnded | EventItemInputTaken | EventItemTurnEnded | EventItemWorkerReady | EventItemConfined | EventItemLimitReached | EventItemWorkerEnded | EventItemEgress | EventItemProtocolBroken | EventItemOutputDropped | EventItemMessagesDropped | EventItemSessionEnded;
@@ -330,6 +371,8 @@ export interface EventItemLimitReached {
   base64?: string | null;
   /** The body's length in bytes. */
   bytes?: number;
+  /** The session ends because of it. Absent in events of earlier releases. */
+  ends_session?: boolean;
   kind: "limit_reached";
   limit: Limit;
   /** The keeper's number for the event. Absent for events of the node. */
@@ -642,6 +685,71 @@ export interface FileWritten {
   path: string;
 }
 
+/** Number of nodes by status. */
+export interface FleetNodeCounts {
+  alive: number;
+  lost: number;
+  /** Nodes that are alive and did not answer in time. */
+  silent: number;
+  unreachable: number;
+}
+
+/** The nodes of a fleet, by name. */
+export interface FleetNodeList {
+  nodes: FleetNodeView[];
+}
+
+/** What the fleet knows of a node's lease. */
+export type FleetNodeStatus = "alive" | "unreachable" | "lost";
+
+/** A node of the fleet, as the node that answers knows it. */
+export interface FleetNodeView {
+  /** Where other nodes reach it. */
+  address?: string | null;
+  /** How long its answer took. */
+  answer_ms?: number | null;
+  /** How far its clock is ahead of the clock of the node that answers. Exact to `answer_ms`. */
+  clock_ahead_ms?: number | null;
+  /** Why there is no load. */
+  error?: string | null;
+  generation?: Generation | null;
+  /** Whether this is the node that answers. */
+  is_self?: boolean;
+  /** Its load. Absent if it did not answer in time. */
+  load?: NodeLoad | null;
+  node: NodeName;
+  status: FleetNodeStatus;
+}
+
+/** How a node stands in its fleet. */
+export interface FleetStatus {
+  /** When the node's certificate expires, in milliseconds since the Unix epoch. */
+  certificate_expires_at_ms: number;
+  cordoned: boolean;
+  generation?: Generation | null;
+  /** Time since the last acknowledged renewal of the lease. */
+  lease_age_ms?: number | null;
+  /** From this age on the node takes no new sessions. */
+  lease_close_ms: number;
+  /** From this age on the node ends its sessions. */
+  lease_fence_ms: number;
+  node: NodeName;
+  nodes: FleetNodeCounts;
+  release: string;
+  /** Live sessions of the nodes that answered. */
+  sessions: number;
+  standing: NodeStanding;
+  store: FleetStoreStatus;
+}
+
+/** Whether the store of the fleet answers. */
+export interface FleetStoreStatus {
+  answer_ms?: number | null;
+  /** Why the store cannot be used. */
+  error?: string | null;
+  reachable: boolean;
+}
+
 /** The request for a twin of a session. */
 export interface ForkSession {
   /** Which directories of the workspace are copied. Default: all except those that can be rebuilt or reinstalled. */
@@ -666,7 +774,12 @@ export interface ForkedSession {
   session: Session;
 }
 
+/** How often a node has begun anew in its fleet, from 1. All sessions of an earlier generation have ended. */
+export type Generation = number;
+
 export interface Health {
+  /** `behind`: records of the audit log could not be written. Only for clients without a tenant. */
+  audit?: string | null;
   status: string;
 }
 
@@ -720,6 +833,24 @@ export interface Limits {
 /** The sequence number of an event among the events of one keeper, from 1. The node acknowledges events by it. */
 export type LinkSeq = number;
 
+/** What the processes of sessions use, as the kernel counts it in cgroups. A figure is absent if no cgroup counts it. Cgroups of version 1 count CPU time only where `cpuacct` and `cpu` are one hierarchy. */
+export interface MeasuredUsage {
+  /** CPU time of live sessions since they began, and of sessions that have ended since the node started. */
+  cpu_ms?: number | null;
+  /** Memory of their processes now, with the files that the kernel caches for them. */
+  memory_bytes?: number | null;
+  /** Number of live sessions that are measured. */
+  sessions: number;
+}
+
+/** The memory of a node. The limit of the node's cgroup counts, if it is tighter than the machine. */
+export interface MemoryCapacity {
+  available_bytes: number;
+  /** What must stay available: below it, the node takes no new sessions. */
+  reserve_bytes: number;
+  total_bytes: number;
+}
+
 /** The network access of a session. */
 export type Network = "none" | "open" | NetworkHosts;
 
@@ -729,12 +860,39 @@ export interface NetworkHosts {
   hosts: HostRules;
 }
 
+/** The load of a node, as the node itself measures it. */
+export interface NodeLoad {
+  /** The node's clock when it answered, in milliseconds since the Unix epoch. */
+  at_ms: number;
+  /** Whether the node takes no new sessions because a user wants so. */
+  cordoned: boolean;
+  labels?: Record<string, string>;
+  memory: MemoryCapacity;
+  node: NodeName;
+  processors: ProcessorCapacity;
+  /** Pooled workers that are ready. */
+  ready?: ReadyWorkers[];
+  /** The version of Windlass that the node runs. */
+  release: string;
+  sessions: SessionCapacity;
+  standing: NodeStanding;
+  version: number;
+}
+
+/** The name of a node in its fleet. It is a part of subjects and of certificates' names, so few characters are allowed. */
+export type NodeName = string;
+
+/** What a node may do in its fleet. */
+export type NodeStanding = "joining" | "serving" | "closed" | "fenced";
+
 /** The current state of the node. */
 export interface NodeStatus {
   api: string;
   epoch: number;
   /** The address of the TCP door. Absent if the door is closed. */
   listen?: string | null;
+  /** Whether the TCP door is encrypted: clients use `https`. */
+  listen_tls?: boolean;
   pid: number;
   runtime_dir: string;
   sessions: number;
@@ -744,6 +902,8 @@ export interface NodeStatus {
   state_dir: string;
   /** Absent if the node is of an earlier release. */
   storage?: StateStorage | null;
+  /** The tenant of the client's token. Absent: the client has no tenant, or the node is of an earlier release. */
+  tenant?: TenantName | null;
   version: string;
 }
 
@@ -753,6 +913,14 @@ export interface NotCarried {
   name: string;
   /** `thread`, `process`, `socket`, `pipe`, `gpu`, `descriptor`; `file`, which the copy of the workspace does not have; or `shared_memory`, which original and twin share after the fork. */
   what: string;
+}
+
+/** With what a page of the web console logs in: one of the two. */
+export interface OpenConsole {
+  /** The code of an address that `windlass console` prints. */
+  code?: string | null;
+  /** A token of the node. */
+  token?: string | null;
 }
 
 /** How a turn ended. */
@@ -772,7 +940,7 @@ export interface OutputView {
   text: string;
 }
 
-/** The owner of sessions: a name that a client gives to its sessions, so that it can offer tools to all of them. */
+/** The owner of sessions: a name that a client gives to its sessions, so that it can offer tools to all of them. An owner of a tenant is `NAME@TENANT`. */
 export type Owner = string;
 
 /** A package environment. */
@@ -792,7 +960,7 @@ export interface PackageEnvironment {
   /** The interpreter that it was made with. */
   python: string;
   state: PackageEnvironmentState;
-  /** When a session last started with it. */
+  /** When a session last used it. */
   used_at_ms: number;
 }
 
@@ -800,6 +968,14 @@ export type PackageEnvironmentState = "building" | "ready" | "failed";
 
 /** Who answers an agent's requests for permission. */
 export type PermissionPolicy = "allow" | "ask" | "refuse";
+
+/** On which node a new session is wanted. Without it, the node that is asked chooses. */
+export interface PlacementRule {
+  /** A node that has all these labels. */
+  labels?: Record<string, string>;
+  /** The node of this name. */
+  node?: NodeName | null;
+}
 
 /** A complete policy, without defaults to fill in. */
 export interface Policy {
@@ -889,11 +1065,18 @@ export interface Prewarm {
 
 export type PrewarmSource = "executed" | "cached";
 
+/** The processors of a node. */
+export interface ProcessorCapacity {
+  count: number;
+  /** The machine's load average over one minute, in hundredths. */
+  load_hundredths: number;
+}
+
 /** What to remove. */
 export interface PruneRequest {
   /** Only report what would be removed. */
   dry_run?: boolean;
-  /** Remove only sessions that ended more than this many seconds ago. Default: all ended sessions. Leftovers, and sessions that the node's retention would remove, are always removed. */
+  /** Remove only sessions that ended more than this many seconds ago, and package environments without a name that were last used before that. Default: all ended sessions, and all such environments that no live session uses. Leftovers, and sessions that the node's retention would remove, are always removed. */
   older_than_s?: number | null;
 }
 
@@ -919,6 +1102,15 @@ export interface PrunedItem {
   kind: DiskKind;
   /** The session's id, or a path below the state directory. */
   name: string;
+}
+
+/** The pooled workers of one environment that are ready. */
+export interface ReadyWorkers {
+  /** The interpreter, as the node's configuration names it. */
+  interpreter: string;
+  ready: number;
+  /** The kind of worker. */
+  worker: string;
 }
 
 /** The report of a loss: what was kept and what was lost. */
@@ -988,6 +1180,8 @@ export type Seq = number;
 export interface Session {
   /** The capabilities that the worker declares: `stdin`, `interrupt`, `display`, `tools`, `fork`. Absent until the worker is ready. */
   capabilities?: string[] | null;
+  /** The program that created the session, by the name that it gives itself in the header `Windlass-Client`. */
+  client?: ClientName | null;
   /** How the policy is enforced. Absent until a worker was started under it. */
   confinement?: Confinement | null;
   /** The directory that the workspace is a copy of. */
@@ -1010,6 +1204,8 @@ export interface Session {
   kind?: string;
   /** Number of worker messages that were dropped: of an unknown kind, or for another turn. */
   messages_dropped: number;
+  /** The node that has the session. Absent without a fleet. */
+  node?: NodeName | null;
   /** Output bytes produced so far. */
   output_bytes: number;
   /** Output bytes that are no longer kept. */
@@ -1031,6 +1227,8 @@ export interface Session {
   /** How the worker was started. Absent until the worker is ready. */
   started_by?: StartedBy | null;
   state: SessionState;
+  /** The tenant that the session belongs to. It is also a part of the id. */
+  tenant?: TenantName | null;
   /** The running turn. */
   turn?: TurnId | null;
   /** Number of turns accepted so far. */
@@ -1044,11 +1242,70 @@ export interface Session {
   workspace: string;
 }
 
-/** The id of a session, unique in its node. The client chooses it, or the node generates it. A directory and a socket have this name, so few characters are allowed. */
+/** How many sessions a node has, and how many it takes. */
+export interface SessionCapacity {
+  live: number;
+  max: number;
+}
+
+/** The id of a session, unique in its node. The client chooses it, or the node generates it. A directory and a socket have this name, so few characters are allowed. The id of a tenant's session is `NAME@TENANT`: the tenant is a part of the id, so it holds wherever the id is recorded. */
 export type SessionId = string;
 
 export interface SessionList {
+  /** Where the next page begins. Absent on the last page. A page can have fewer sessions than the request allows, also none, and still not be the last one. */
+  cursor?: string | null;
   sessions: Session[];
+}
+
+/** Some sessions as short rows, in the order of the list of sessions. */
+export interface SessionOverview {
+  /** Where the next page begins. Absent on the last page. A page can have fewer sessions than the request allows, also none, and still not be the last one. */
+  cursor?: string | null;
+  sessions: SessionRow[];
+}
+
+/** One session in the overview. Figures of use are absent for an ended session, and if no cgroup counts them. */
+export interface SessionRow {
+  /** The program that created the session, by the name that it gives itself. */
+  client?: ClientName | null;
+  /** CPU time of all processes that the session ever had, over its whole life. */
+  cpu_ms?: number | null;
+  /** Absent if only the fleet's directory knows the session. */
+  created_at_ms?: number;
+  /** The package environment that the session uses. */
+  environment?: string | null;
+  /** The session that this session was forked from. */
+  forked_from?: SessionId | null;
+  id: SessionId;
+  /** The idle timeout that the session was created with. 0: none. Absent: the node's default. */
+  idle_s?: number | null;
+  /** The kind of worker. Absent if only the fleet's directory knows the session. */
+  kind?: string;
+  /** When `memory_bytes` and `cpu_ms` were read, by the clock of the session's node, which reads them at most once a second. Processors in use: the difference of two `cpu_ms` divided by that of their `measured_at_ms`. */
+  measured_at_ms?: number | null;
+  /** Memory of the session's processes, with the files that the kernel caches for them. */
+  memory_bytes?: number | null;
+  /** The node that has the session. Absent without a fleet. */
+  node?: NodeName | null;
+  /** Output bytes produced so far. */
+  output_bytes: number;
+  /** The owner of the session. */
+  owner?: Owner | null;
+  /** The session whose child this session is. */
+  parent?: SessionId | null;
+  state: SessionState;
+  /** The tenant that the session belongs to. It is also a part of the id. */
+  tenant?: TenantName | null;
+  /** The number of the running turn. */
+  turn?: TurnNo | null;
+  /** Number of turns accepted so far. */
+  turns: number;
+  /** Number of turns that wait behind the running one. Absent: 0. */
+  waiting?: number;
+  /** Whether the running turn waits for input. Absent: it does not. */
+  waits_for_input?: boolean;
+  /** The directory that the code works in. Absent if only the fleet's directory knows the session. */
+  workspace?: string;
 }
 
 /** The secret rules of a live session. */
@@ -1058,7 +1315,7 @@ export interface SessionSecretRules {
   rules: SecretRule[];
 }
 
-export type SessionState = "starting" | "idle" | "busy" | "awaiting_input" | "interrupting" | "restarting" | "ended";
+export type SessionState = "starting" | "idle" | "busy" | "awaiting_input" | "interrupting" | "restarting" | "ended" | "unreachable" | "lost";
 
 export interface SessionTool {
   name: string;
@@ -1072,6 +1329,11 @@ export interface SessionTools {
   /** Whether there are more tools. */
   more: boolean;
   tools: SessionTool[];
+}
+
+/** The request to cordon a node, or to let it take sessions again. */
+export interface SetCordon {
+  on: boolean;
 }
 
 /** New secret rules for a live session, instead of the ones that it has. */
@@ -1097,6 +1359,8 @@ export type StartedBy = "exec" | "zygote" | "pool" | "fork";
 
 /** The disk that holds the node's state. */
 export interface StateStorage {
+  /** Number of records of the audit log that were lost since the node started. 0 from nodes of earlier releases. */
+  audit_records_dropped?: number;
   /** Bytes that the node can still write there. Absent if unknown. A node without disk space refuses new turns with `disk_full`. */
   free_bytes?: number | null;
   index: IndexStorage;
@@ -1153,6 +1417,27 @@ export interface SubmitTurn {
   stdout_bytes_max?: number | null;
   /** How long the reply may wait until the turn ends or asks for input. Default: 0. */
   wait_ms?: number;
+}
+
+/** The name of a tenant: clients that see and use only what is their own. */
+export type TenantName = string;
+
+/** What one tenant uses on one node. */
+export interface TenantUsage {
+  /** CPU time of the turns. */
+  cpu_ms: number;
+  /** The limits of the live sessions together. A quota counts them. */
+  held: Limits;
+  /** What the processes of its sessions use. */
+  measured?: MeasuredUsage;
+  /** Bytes that the turns printed. */
+  output_bytes: number;
+  /** Number of live sessions. */
+  sessions: number;
+  /** Absent: sessions without a tenant. */
+  tenant?: TenantName | null;
+  /** Number of ended turns. */
+  turns: number;
 }
 
 /** The size of a session's terminal, in characters. */
@@ -1242,6 +1527,14 @@ export interface Usage {
   /** Peak memory of the worker process so far in the session. */
   peak_rss_bytes: number;
   wall_ms: number;
+}
+
+/** What each tenant uses on one node. */
+export interface UsageList {
+  /** Since when turns are counted: the start of the node. */
+  since_ms: number;
+  /** By name, first what belongs to no tenant. */
+  tenants: TenantUsage[];
 }
 
 /** One kind of worker. */

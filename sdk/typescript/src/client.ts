@@ -30,12 +30,17 @@ import { freshId } from "./turn.js";
 
 export interface WindlassOptions {
   /**
-   * A node behind a TCP door, for example `http://127.0.0.1:8040`. Default: WINDLASS_URL, else the
-   * node of this machine.
+   * A node behind a TCP door, for example `http://127.0.0.1:8040` or `https://node.example:8040`. Default:
+   * WINDLASS_URL, else the node of this machine.
    */
   url?: string;
   /** The token for that door. Default: WINDLASS_TOKEN, else the user's token file. */
   token?: string;
+  /**
+   * A PEM file: the only authorities that may sign the certificate of a node at an `https` URL. Default: WINDLASS_CA,
+   * else those that Node.js trusts.
+   */
+  ca?: string;
   /** The directory of the node's socket. Default: from the environment. */
   runtimeDir?: string;
   /** The directory of the node's journal. Default: from the environment. */
@@ -66,6 +71,8 @@ export interface SessionOptions extends HostProviders {
   interpreter?: string | undefined;
   /** The package environment to use instead of an interpreter; `windlass env create` makes one. */
   environment?: string | undefined;
+  /** The code may install packages with pip, into an environment that ends with the session. */
+  allowPackages?: boolean | undefined;
   /** Tool hosts of this owner serve the session. */
   owner?: string | undefined;
   /** Environment variables to add. */
@@ -84,7 +91,10 @@ export interface SessionOptions extends HostProviders {
 /** Settings of an agent and of its session. */
 export interface AgentOptions
   extends AgentSettings,
-    Omit<SessionOptions, "worker" | "interpreter" | "environment" | keyof HostProviders> {
+    Omit<
+      SessionOptions,
+      "worker" | "interpreter" | "environment" | "allowPackages" | keyof HostProviders
+    > {
   /** The agent's program, if it is not on the PATH. */
   program?: string | undefined;
 }
@@ -117,7 +127,8 @@ export class Windlass {
     const { files, http, lookup, run, ...plain } = options;
     const providers: HostProviders = { files, http, lookup, run };
     checkWorker(providers, options.worker);
-    const { policy, interruptGraceMs, outputQuotaBytes, idleSeconds, deadlineMs, ...same } = plain;
+    const { policy, allowPackages, interruptGraceMs, outputQuotaBytes, idleSeconds, deadlineMs, ...same } =
+      plain;
     const create: NamedSession = withoutUndefined({
       ...same,
       // With a chosen id the request can be sent again and creates only one session.
@@ -126,6 +137,7 @@ export class Windlass {
       workspace: options.workspace === undefined ? undefined : resolve(options.workspace),
       interpreter:
         options.interpreter === undefined ? undefined : absoluteProgram(options.interpreter),
+      allow_packages: allowPackages,
       policy: typeof policy === "string" ? { preset: policy } : policy && absolutePolicy(policy),
       interrupt_grace_ms: interruptGraceMs,
       output_quota_bytes: outputQuotaBytes,

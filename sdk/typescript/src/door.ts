@@ -9,6 +9,7 @@ import {
   request as httpRequest,
   type RequestOptions,
 } from "node:http";
+import { Agent as TlsAgent, request as httpsRequest } from "node:https";
 import { setTimeout as pause } from "node:timers/promises";
 
 import { type Address, checkOwn, describe, type Environment } from "./address.js";
@@ -23,6 +24,7 @@ import {
   WindlassError,
 } from "./errors.js";
 import { startNode } from "./start.js";
+import { type NodeTls, tlsFailure } from "./tls.js";
 import { within, WITHIN_HEADER } from "./within.js";
 
 /** The API version of this client. A node with the same major version is compatible. */
@@ -30,6 +32,10 @@ export const API = "1.0";
 
 /** The header that carries the API version in both directions. */
 export const API_HEADER = "windlass-api";
+
+/** The name of this package as a client. The node shows it with the sessions that the package creates. */
+const CLIENT = "windlass-typescript";
+const CLIENT_HEADER = "windlass-client";
 
 /** How long a request is retried after its connection failed. */
 export const RETRY_FOR_MS_DEFAULT = 10_000;
@@ -103,7 +109,7 @@ export interface DoorOptions {
 export class Door {
   readonly address: Address;
   readonly #options: DoorOptions;
-  readonly #agent = new Agent({ keepAlive: true, maxFreeSockets: IDLE_CONNECTIONS_MAX });
+  readonly #agent: Agent;
   readonly #closing = new AbortController();
   #starting: Promise<void> | undefined;
 
@@ -112,6 +118,13 @@ export class Door {
     setMaxListeners(0, this.#closing.signal);
     this.#options = options;
     this.address = options.address;
+    const pool = { keepAlive: true, maxFreeSockets: IDLE_CONNECTIONS_MAX };
+    this.#agent = this.tls === undefined ? new Agent(pool) : new TlsAgent({ ...pool, ...this.tls.options });
+  }
+
+  /** How the node is reached in TLS; undefined: without TLS. */
+  get tls(): NodeTls | undefined {
+    return this.address.kind === "tcp" ? this.address.tls : undefined;
   }
 
   /** Aborts when the client is closed. */
@@ -159,7 +172,7 @@ export class Door {
 
   /** The headers of every request: version, host and authorization. */
   headers(): Record<string, string> {
-    const headers: Record<string, string> = { [API_HEADER]: API };
+    const headers: Record<string, string> = { [API_HEADER]: API, [CLIENT_HEADER]: CLIENT };
     if (this.address.kind === "tcp") {
       headers["host"] = this.address.authority;
       headers["authorization"] = `Bearer ${this.address.token}`;
@@ -267,7 +280,8 @@ export class Door {
         : { host: address.host, port: address.port };
     return new Promise((resolve, reject) => {
       const { method, path } = call;
-      const request = httpRequest({ ...where, method, path, headers, agent: this.#agent });
+      const send = this.tls === undefined ? httpRequest : httpsRequest;
+      const request = send({ ...where, method, path, headers, agent: this.#agent });
       const stop = (): void => void request.destroy();
       const signals = [deadline, this.closed, ...(call.signal ? [call.signal] : [])];
       for (const signal of signals) signal.addEventListener("abort", stop);
@@ -290,7 +304,7 @@ export class Door {
         if (deadline.aborted) reject(late(call));
         // A partly read stream cannot be sent again.
         else if (begun) reject(new Failure(asCut(fault), "never"));
-        else reject(ofFault(fault, describe(address)));
+        else reject(ofFault(fault, describe(address), this.tls));
       });
       if (!long) {
         request.end(content);
@@ -318,7 +332,13 @@ class Absent {
   constructor(readonly cause: Error) {}
 }
 
-function ofFault(fault: NodeJS.ErrnoException, address: string): Absent | Failure {
+function ofFault(
+  fault: NodeJS.ErrnoException,
+  address: string,
+  tls: NodeTls | undefined,
+): Absent | Failure {
+  const refused = tlsFailure(fault, address, tls);
+  if (refused !== undefined) return new Failure(refused, "never");
   if (fault.syscall === "connect") {
     if (fault.code === "ENOENT" || fault.code === "ECONNREFUSED") return new Absent(fault);
     return new Failure(unreachable(address, fault), "safe");

@@ -166,10 +166,14 @@ export class Files {
 
   /**
    * Makes all changes or none. If any condition does not hold, throws `file_conflict` and writes
-   * nothing.
+   * nothing. With `withinPolicy` it writes only what the session's code may write.
    */
-  async writeBack(changes: Iterable<Change>): Promise<{ written: FileWritten[] }> {
-    const place = path(["sessions", this.#session, "files"]);
+  async writeBack(
+    changes: Iterable<Change>,
+    options: { withinPolicy?: boolean } = {},
+  ): Promise<{ written: FileWritten[] }> {
+    const query = { within_policy: options.withinPolicy || undefined };
+    const place = path(["sessions", this.#session, "files"], query);
     return this.#door.json({
       method: "POST",
       path: place,

@@ -17,6 +17,7 @@ export { type AgentOptions, type SessionOptions, Windlass, type WindlassOptions 
 export { DirectoryFiles, type DirectoryFilesOptions } from "./directory-files.js";
 export { WindlassError } from "./errors.js";
 export type { OutputEvent, SessionEvent } from "./events.js";
+export { workspaceFile } from "./file-arguments.js";
 export {
   type Change,
   type Content,

@@ -8,9 +8,12 @@ import type { ApiError } from "./api.js";
 import { API, type Door, versionMismatch } from "./door.js";
 import { connectionLost, unreachable, WindlassError } from "./errors.js";
 import { decodeFrame, encodeMessage, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX } from "./frame.js";
+import { withCopies } from "./file-arguments.js";
+import { HostCopies } from "./host-copies.js";
 import type { Offer } from "./offer.js";
 import { path } from "./paths.js";
-import { ArgumentsRefused, checkArguments, type ToolCall } from "./tool.js";
+import { tlsFailure } from "./tls.js";
+import { ArgumentsRefused, checkArguments, type Tool, type ToolCall } from "./tool.js";
 import { ShownCall } from "./verbose.js";
 import { within } from "./within.js";
 
@@ -58,7 +61,7 @@ export class Link {
   private constructor(
     private readonly socket: WebSocket,
     address: string,
-    private readonly showCall: ((line: string) => void) | undefined,
+    private readonly door: Door,
   ) {
     this.ended = new Promise((resolve) => {
       socket.once("close", (code) => {
@@ -71,7 +74,8 @@ export class Link {
     socket.on("message", (data: Buffer, binary) => this.#take(data, binary));
     socket.on("error", (fault: NodeJS.ErrnoException) => {
       const absent = fault.syscall === "connect";
-      this.#awaited?.reject(absent ? unreachable(address, fault) : connectionLost(fault.message));
+      const lost = absent ? unreachable(address, fault) : connectionLost(fault.message);
+      this.#awaited?.reject(tlsFailure(fault, address, door.tls) ?? lost);
     });
     socket.once("unexpected-response", (request, response) => {
       const pieces: Buffer[] = [];
@@ -92,13 +96,14 @@ export class Link {
       perMessageDeflate: false,
       maxPayload: 2 * FRAME_BYTES_MAX,
       handshakeTimeout: ANSWER_WAIT_MS,
+      ...door.tls?.options,
     };
     if (address.kind === "socket") checkOwn(address.dirs.runtime);
     const url =
       address.kind === "socket"
         ? `ws+unix:${address.path}:${place}`
-        : `ws://${address.authority}${place}`;
-    const link = new Link(new WebSocket(url, options), describe(address), door.showCall);
+        : `${door.tls === undefined ? "ws" : "wss"}://${address.authority}${place}`;
+    const link = new Link(new WebSocket(url, options), describe(address), door);
     try {
       await link.#answered("send its welcome");
     } catch (thrown) {
@@ -197,7 +202,8 @@ export class Link {
   async #answer(call: ToolCall, open: Open, key: string): Promise<void> {
     let ok = true;
     let body: Buffer;
-    const shown = this.showCall && new ShownCall(call, this.showCall);
+    const { showCall } = this.door;
+    const shown = showCall && new ShownCall(call, showCall);
     shown?.began(open.arguments);
     try {
       body = await this.#run(call, open);
@@ -218,17 +224,21 @@ export class Link {
 
   async #run(call: ToolCall, open: Open): Promise<Buffer> {
     const tool = this.#offer?.tools.get(call.name);
+    const schema = this.#offer?.withFiles.get(call.name);
     if (tool === undefined) throw new ToolFault("tool_not_found", `there is no tool ${call.name}`);
     if (open.bytes > MESSAGE_BYTES_MAX) throw tooLarge("arguments", open.bytes);
     const args: unknown = JSON.parse(Buffer.concat(open.arguments).toString() || "{}");
     open.arguments = [];
-    const checked = await checkArguments(tool.input, args);
-    // Do not start a tool for a cancelled call.
-    call.signal.throwIfAborted();
-    const value: unknown = await tool.run(checked as never, call);
-    const answer = Buffer.from(JSON.stringify(value) ?? "null");
-    if (answer.length > MESSAGE_BYTES_MAX) throw tooLarge("an answer", answer.length);
-    return answer;
+    if (schema === undefined) return answerOf(tool, args, call);
+    const copies = new HostCopies(this.door, call);
+    try {
+      const copy = copies.copy.bind(copies);
+      const answer = await answerOf(tool, await withCopies(schema, args, copy), call);
+      await copies.writeBack();
+      return answer;
+    } finally {
+      await copies.close();
+    }
   }
 
   /** Sends a message frame by frame, so that frames of other calls come in between. */
@@ -244,6 +254,17 @@ export class Link {
       });
     }
   }
+}
+
+/** The tool's answer in JSON. */
+async function answerOf(tool: Tool, args: unknown, call: ToolCall): Promise<Buffer> {
+  const checked = await checkArguments(tool.input, args);
+  // Do not start a tool for a cancelled call.
+  call.signal.throwIfAborted();
+  const value: unknown = await tool.run(checked as never, call);
+  const answer = Buffer.from(JSON.stringify(value) ?? "null");
+  if (answer.length > MESSAGE_BYTES_MAX) throw tooLarge("an answer", answer.length);
+  return answer;
 }
 
 /** A failure outside of the tool's function. */

@@ -1,7 +1,8 @@
 // The tools of a host by name, and their declaration.
 
 import { WindlassError } from "./errors.js";
-import { jsonSchemaOf, type Tool } from "./tool.js";
+import { takesFiles } from "./file-arguments.js";
+import { type JsonSchema, jsonSchemaOf, type Tool } from "./tool.js";
 
 const TOOL_NAME = /^(?:[A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$/;
 
@@ -15,6 +16,8 @@ export class Offer {
   private constructor(
     readonly tools: ReadonlyMap<string, Tool>,
     readonly declaration: Buffer,
+    /** The schemas of the tools whose arguments are files of the workspace. */
+    readonly withFiles: ReadonlyMap<string, JsonSchema>,
   ) {}
 
   static async of(tools: Tools): Promise<Offer> {
@@ -25,8 +28,12 @@ export class Offer {
       input_schema: tool.input && (await jsonSchemaOf(name, tool.input)),
       deadline_ms: tool.deadlineMs,
     }));
-    const declared = JSON.stringify({ tools: await Promise.all(offers) });
-    return new Offer(flat, Buffer.from(declared));
+    const declared = await Promise.all(offers);
+    const withFiles = new Map<string, JsonSchema>();
+    for (const { name, input_schema: schema } of declared) {
+      if (schema !== undefined && takesFiles(name, schema)) withFiles.set(name, schema);
+    }
+    return new Offer(flat, Buffer.from(JSON.stringify({ tools: declared })), withFiles);
   }
 }
 

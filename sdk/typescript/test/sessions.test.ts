@@ -164,6 +164,13 @@ describe("a session", LIMIT, () => {
     assert.equal((await s.run("x")).error?.name, "NameError");
   });
 
+  test("may install packages", async () => {
+    await using s = await w.session({ allowPackages: true });
+    const turn = await s.run("import os, sys; print(sys.executable == os.environ['VIRTUAL_ENV'] + '/bin/python')");
+    assert.equal(turn.output, "True\n");
+    assert.equal(typeof (await s.look()).policy?.network, "object");
+  });
+
   test("works in its workspace under its policy", async () => {
     await using s = await w.session({ policy: "read-only", env: { COLOUR: "blue" } });
     const turn = await s.run("import os; print(os.environ['COLOUR']); open('f', 'w')");

@@ -3,7 +3,7 @@
 
 import { once } from "node:events";
 import { mkdir, mkdtemp, rm } from "node:fs/promises";
-import { createServer, type IncomingMessage, type Server } from "node:http";
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
@@ -71,6 +71,9 @@ export class StubNode {
   /** Answers a declaration. */
   declared: (host: StubHost) => void = (host) => host.say({ kind: "tools_accepted", count: 1 });
 
+  /** Answers a request. */
+  answer: (request: IncomingMessage, response: ServerResponse) => void = (_, response) => response.end("{}");
+
   private constructor(
     readonly base: string,
     private server: Server,
@@ -92,7 +95,7 @@ export class StubNode {
   async listen(): Promise<void> {
     this.server = createServer((request, response) => {
       this.requests.push(request);
-      response.setHeader("windlass-api", "1.0").end("{}");
+      this.answer(request, response.setHeader("windlass-api", "1.0"));
     });
     const sockets = new WebSocketServer({ server: this.server });
     sockets.on("connection", (socket, request) => {

@@ -35,6 +35,7 @@ export class TestNode {
       WINDLASS_STATE_DIR: join(base, "s"),
       WINDLASS_URL: undefined,
       WINDLASS_TOKEN: undefined,
+      WINDLASS_CA: undefined,
     };
     return new TestNode(base, env);
   }

@@ -70,12 +70,16 @@ test("an address is host and port and nothing that could be a secret", () => {
     ["http://127.0.0.1:8040", "127.0.0.1:8040"],
     ["http://[::1]:8040/", "[::1]:8040"],
     ["http://windlass", "windlass:80"],
+    ["https://127.0.0.1:8040", "127.0.0.1:8040"],
+    ["https://node.example/", "node.example:443"],
   ]) {
     const found = findAddress({ url, token }, {});
-    assert.equal(found.kind === "tcp" && found.authority, authority);
+    assert.ok(found.kind === "tcp");
+    assert.equal(found.authority, authority);
+    assert.equal(found.tls !== undefined, url?.startsWith("https"));
   }
   const userinfo = `http://localhost:${"secret"}@127.0.0.1:8040`;
-  for (const url of [userinfo, "http://127.0.0.1:1/v1", "http://127.0.0.1:1/?a", "127.0.0.1:1", ""]) {
+  for (const url of [userinfo, "http://127.0.0.1:1/v1", "https://127.0.0.1/?a", "wss://a", "127.0.0.1:1", ""]) {
     assert.throws(() => findAddress({ url, token }, {}), (error: Error & { code: string }) => {
       return error.code === "bad_url" && !error.message.includes("secret");
     });

@@ -30,6 +30,7 @@ from ._errors import (
     SessionNotFound,
     StartFailed,
     Timeout,
+    TlsFailed,
     TurnFailed,
     TurnNotFound,
     TurnNotRunning,
@@ -38,8 +39,10 @@ from ._errors import (
     WindlassError,
     WouldDeadlock,
 )
+from ._file_arguments import File
 from ._file_calls import Delete, FileBytes, FileChange, FileEntry, FileInfo, FileList, Write
 from ._host import ToolHost
+from ._host_copies import FileTooLarge
 from ._providers import DirectoryFiles, FileProvider, FileStat, MemoryFiles
 from ._results import DisplayResult, OutputRange, TurnError, TurnResult
 from ._schema import ArgumentError
@@ -60,6 +63,7 @@ __all__ = [
     "DirectoryFiles",
     "DisplayResult",
     "EventStream",
+    "File",
     "FileBytes",
     "FileChange",
     "FileConflict",
@@ -69,6 +73,7 @@ __all__ = [
     "FileMissing",
     "FileProvider",
     "FileStat",
+    "FileTooLarge",
     "InputNeeded",
     "MemoryFiles",
     "NodeUnreachable",
@@ -83,6 +88,7 @@ __all__ = [
     "SessionNotFound",
     "StartFailed",
     "Timeout",
+    "TlsFailed",
     "Tool",
     "ToolCall",
     "ToolHost",

@@ -60,6 +60,7 @@ class _AgentSettings:
             policy=policy,
             interpreter=program,
             environment=None,
+            allow_packages=False,
             env=env,
             owner=owner,
             worker=agents.worker_of(engine),

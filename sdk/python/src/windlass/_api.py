@@ -51,12 +51,40 @@ class CanReach(TypedDict):
     # `thread` or `process`; `more` if the list was cut.
     what: str
 
+# The name that a program gives itself when it creates a session. It is shown to people and decides nothing.
+ClientName = str
+
 
 class Confinement(TypedDict):
     """How a session is confined."""
 
     controls: list[ControlReport]
     isolation: Isolation
+
+
+class ConsoleLogin(TypedDict):
+    """An address with which a person logs in to the web console of the node."""
+
+    # How long the code works.
+    expires_in_s: int
+    # Has a code that works once.
+    url: str
+
+
+class _ConsoleSession(TypedDict):
+    # When the login ends unless it is used, in milliseconds since the Unix epoch.
+    expires_at: int
+    # The page sends it with each request, in the header `X-Windlass-Console`.
+    key: str
+    # What the login allows: `read`, `run` or `admin`.
+    scope: str
+
+
+class ConsoleSession(_ConsoleSession, total=False):
+    """A login of the web console."""
+
+    # The tenant to which the login is limited.
+    tenant: Optional[TenantName]
 
 # One restriction that a policy can request.
 Control = Literal["read", "write", "hidden", "protected", "network", "sockets", "processes", "ipc", "privileges", "syscalls", "devices", "environment", "memory", "cpu", "process_count", "open_files", "file_size", "disk", "wall_time"]
@@ -84,6 +112,14 @@ ControlState = Literal["enforced", "not_enforced", "not_asked"]
 CopyScope = Literal["needed", "all"]
 
 
+class CordonState(TypedDict):
+    """Whether a node is cordoned, and how many sessions it still has."""
+
+    cordoned: bool
+    node: NodeName
+    sessions: int
+
+
 class CreatePackageEnvironment(TypedDict, total=False):
     """The request for an environment. If it is there already, nothing is built."""
 
@@ -106,10 +142,14 @@ class CreateSession(TypedDict, total=False):
 
     # Settings of an agent. Only the workers `agent` and `acp` have them.
     agent: Optional[AgentRequest]
+    # The code may install packages with pip or uv, into an environment that ends with the session. The hosts of the node's package index are added to the policy. Only the worker `python` installs packages.
+    allow_packages: bool
     # The code works in a copy of `workspace`, in a new directory of the node, and `workspace` stays as it is. The reply names the directories that are not in the copy.
     copy_workspace: Optional[CopyScope]
     # The deadline of turns that set none themselves. Default: the node's deadline, one day unless the node was started with another.
     deadline_ms: Optional[int]
+    # When acceptance and end of a turn are told. Default: `local`. `replicated` needs a fleet.
+    durability: Durability
     # Environment variables to add.
     env: dict[str, str]
     # The package environment whose interpreter and packages the code uses, instead of `interpreter`. `POST /v1/environments` makes one. Only the worker `python` takes one.
@@ -128,8 +168,12 @@ class CreateSession(TypedDict, total=False):
     owner: Optional[Owner]
     # The live session whose child this session is. A child has its parent's policy, workspace and owner, so the request names none of them, and it ends with its parent.
     parent: Optional[SessionId]
+    # On which node of the fleet the session is made. Default: the node that is asked chooses one with room, and itself for a session that names something of its machine.
+    placement: Optional[PlacementRule]
     # What the code may access. Default: the preset `workspace`.
     policy: Optional[PolicyRequest]
+    # The tenant that the session belongs to. Its id becomes `NAME@TENANT`. A client whose token has a tenant need not name it, and can name no other.
+    tenant: Optional[TenantName]
     # Gives the code a terminal of this size. Only the worker `shell` has terminals.
     terminal: Optional[TerminalSize]
     # The session's first turn. It runs before any turn of another client that knows the id.
@@ -155,7 +199,7 @@ class Created(_Created, total=False):
     turn: Optional[Turn]
 
 # The kind of data on the disk.
-DiskKind = Literal["journals_live", "journals_ended", "workspaces_live", "workspaces_ended", "fork_copies", "temporary", "leftovers", "environments", "index", "logs", "other"]
+DiskKind = Literal["journals_live", "journals_ended", "workspaces_live", "workspaces_ended", "fork_copies", "temporary", "leftovers", "environments", "packages", "index", "logs", "other"]
 
 
 class DiskShare(TypedDict):
@@ -197,7 +241,10 @@ class DisplayRef(_DisplayRef, total=False):
     id: Optional[str]
 
 # Why output bytes are missing.
-DropReason = Literal["quota", "disk_full"]
+DropReason = Literal["quota", "disk_full", "not_copied"]
+
+# When acceptance and end of a session's turns are told to the client that sent them.
+Durability = Literal["local", "replicated"]
 
 
 class _EgressDecision(TypedDict):
@@ -233,7 +280,7 @@ class EgressLog(_EgressLog, total=False):
     from_journal: bool
 
 # Why a session ended.
-EndReason = Literal["closed", "worker_exited", "start_failed", "wall_time", "idle", "protocol_error", "keeper_lost", "node_gone"]
+EndReason = Literal["closed", "worker_exited", "start_failed", "wall_time", "disk", "idle", "protocol_error", "keeper_lost", "node_gone", "fenced", "lost"]
 
 
 class _Ended(TypedDict):
@@ -278,7 +325,7 @@ class EnvironmentList(_EnvironmentList, total=False):
     packages: list[PackageEnvironment]
 
 # The code of a failure. It is the same at every door and in the journal.
-ErrorCode = Literal["bad_request", "message_too_large", "overloaded", "session_not_found", "session_exists", "not_here", "session_ended", "session_busy", "fork_refused", "fork_limit", "workspace_too_large", "turn_not_found", "turn_not_running", "state_lost", "limit_memory", "limit_processes", "limit_disk", "limit_wall_time", "not_enforceable", "unauthorized", "forbidden", "worker_failed", "protocol_error", "worker_died", "keeper_lost", "deadline_passed", "unstoppable", "session_closed", "disk_full", "file_not_found", "file_conflict", "path_refused", "tool_not_found", "tool_failed", "tool_deadline_passed", "tool_host_gone", "tool_cancelled", "would_deadlock", "version_mismatch", "shutting_down", "already_running", "not_found", "method_not_allowed", "internal"]
+ErrorCode = Literal["bad_request", "message_too_large", "overloaded", "quota_exceeded", "session_not_found", "session_exists", "not_here", "cordoned", "node_unreachable", "fleet_unavailable", "fenced", "node_removed", "session_lost", "session_ended", "session_busy", "fork_refused", "fork_limit", "workspace_too_large", "turn_not_found", "turn_not_running", "state_lost", "limit_memory", "limit_processes", "limit_disk", "limit_wall_time", "not_enforceable", "unauthorized", "forbidden", "foreign_site", "worker_failed", "protocol_error", "worker_died", "keeper_lost", "deadline_passed", "unstoppable", "session_closed", "disk_full", "file_not_found", "file_conflict", "path_refused", "tool_not_found", "tool_failed", "tool_deadline_passed", "tool_host_gone", "tool_cancelled", "would_deadlock", "version_mismatch", "shutting_down", "already_running", "not_found", "method_not_allowed", "internal"]
 
 # An event with its body: as text if it is UTF-8, else in base64. Large bodies are left out; read them with `GET output` or `GET displays`.
 EventItem = Union["EventItemTurnAccepted", "EventItemInterruptAsked", "EventItemOutput", "EventItemDisplay", "EventItemStdinWait", "EventItemToolCall", "EventItemToolCancel", "EventItemToolEnded", "EventItemInputTaken", "EventItemTurnEnded", "EventItemWorkerReady", "EventItemConfined", "EventItemLimitReached", "EventItemWorkerEnded", "EventItemEgress", "EventItemProtocolBroken", "EventItemOutputDropped", "EventItemMessagesDropped", "EventItemSessionEnded"]
@@ -398,6 +445,8 @@ class EventItemLimitReached(_EventItemLimitReached, total=False):
     base64: Optional[str]
     # The body's length in bytes.
     bytes: int
+    # The session ends because of it. Absent in events of earlier releases.
+    ends_session: bool
     # The keeper's number for the event. Absent for events of the node.
     link: Optional[LinkSeq]
     text: Optional[str]
@@ -753,6 +802,85 @@ class FileWritten(TypedDict):
     path: str
 
 
+class FleetNodeCounts(TypedDict):
+    """Number of nodes by status."""
+
+    alive: int
+    lost: int
+    # Nodes that are alive and did not answer in time.
+    silent: int
+    unreachable: int
+
+
+class FleetNodeList(TypedDict):
+    """The nodes of a fleet, by name."""
+
+    nodes: list[FleetNodeView]
+
+# What the fleet knows of a node's lease.
+FleetNodeStatus = Literal["alive", "unreachable", "lost"]
+
+
+class _FleetNodeView(TypedDict):
+    node: NodeName
+    status: FleetNodeStatus
+
+
+class FleetNodeView(_FleetNodeView, total=False):
+    """A node of the fleet, as the node that answers knows it."""
+
+    # Where other nodes reach it.
+    address: Optional[str]
+    # How long its answer took.
+    answer_ms: Optional[int]
+    # How far its clock is ahead of the clock of the node that answers. Exact to `answer_ms`.
+    clock_ahead_ms: Optional[int]
+    # Why there is no load.
+    error: Optional[str]
+    generation: Optional[Generation]
+    # Whether this is the node that answers.
+    is_self: bool
+    # Its load. Absent if it did not answer in time.
+    load: Optional[NodeLoad]
+
+
+class _FleetStatus(TypedDict):
+    # When the node's certificate expires, in milliseconds since the Unix epoch.
+    certificate_expires_at_ms: int
+    cordoned: bool
+    # From this age on the node takes no new sessions.
+    lease_close_ms: int
+    # From this age on the node ends its sessions.
+    lease_fence_ms: int
+    node: NodeName
+    nodes: FleetNodeCounts
+    release: str
+    # Live sessions of the nodes that answered.
+    sessions: int
+    standing: NodeStanding
+    store: FleetStoreStatus
+
+
+class FleetStatus(_FleetStatus, total=False):
+    """How a node stands in its fleet."""
+
+    generation: Optional[Generation]
+    # Time since the last acknowledged renewal of the lease.
+    lease_age_ms: Optional[int]
+
+
+class _FleetStoreStatus(TypedDict):
+    reachable: bool
+
+
+class FleetStoreStatus(_FleetStoreStatus, total=False):
+    """Whether the store of the fleet answers."""
+
+    answer_ms: Optional[int]
+    # Why the store cannot be used.
+    error: Optional[str]
+
+
 class ForkSession(TypedDict, total=False):
     """The request for a twin of a session."""
 
@@ -781,9 +909,17 @@ class ForkedSession(_ForkedSession, total=False):
     # Number of further directories that were not copied.
     left_out_more: int
 
+# How often a node has begun anew in its fleet, from 1. All sessions of an earlier generation have ended.
+Generation = int
 
-class Health(TypedDict):
+
+class _Health(TypedDict):
     status: str
+
+
+class Health(_Health, total=False):
+    # `behind`: records of the audit log could not be written. Only for clients without a tenant.
+    audit: Optional[str]
 
 # How the keeper holds the processes of its session together.
 Hold = Literal["pid_namespace", "subreaper"]
@@ -837,6 +973,29 @@ class Limits(TypedDict, total=False):
 # The sequence number of an event among the events of one keeper, from 1. The node acknowledges events by it.
 LinkSeq = int
 
+
+class _MeasuredUsage(TypedDict):
+    # Number of live sessions that are measured.
+    sessions: int
+
+
+class MeasuredUsage(_MeasuredUsage, total=False):
+    """What the processes of sessions use, as the kernel counts it in cgroups. A figure is absent if no cgroup counts it. Cgroups of version 1 count CPU time only where `cpuacct` and `cpu` are one hierarchy."""
+
+    # CPU time of live sessions since they began, and of sessions that have ended since the node started.
+    cpu_ms: Optional[float]
+    # Memory of their processes now, with the files that the kernel caches for them.
+    memory_bytes: Optional[int]
+
+
+class MemoryCapacity(TypedDict):
+    """The memory of a node. The limit of the node's cgroup counts, if it is tighter than the machine."""
+
+    available_bytes: int
+    # What must stay available: below it, the node takes no new sessions.
+    reserve_bytes: int
+    total_bytes: int
+
 # The network access of a session.
 Network = Union[Literal["none", "open"], "NetworkHosts"]
 
@@ -846,6 +1005,35 @@ class NetworkHosts(TypedDict):
 
     # Only these hosts, through the node's egress proxy.
     hosts: HostRules
+
+
+class _NodeLoad(TypedDict):
+    # The node's clock when it answered, in milliseconds since the Unix epoch.
+    at_ms: int
+    # Whether the node takes no new sessions because a user wants so.
+    cordoned: bool
+    memory: MemoryCapacity
+    node: NodeName
+    processors: ProcessorCapacity
+    # The version of Windlass that the node runs.
+    release: str
+    sessions: SessionCapacity
+    standing: NodeStanding
+    version: int
+
+
+class NodeLoad(_NodeLoad, total=False):
+    """The load of a node, as the node itself measures it."""
+
+    labels: dict[str, str]
+    # Pooled workers that are ready.
+    ready: list[ReadyWorkers]
+
+# The name of a node in its fleet. It is a part of subjects and of certificates' names, so few characters are allowed.
+NodeName = str
+
+# What a node may do in its fleet.
+NodeStanding = Literal["joining", "serving", "closed", "fenced"]
 
 
 class _NodeStatus(TypedDict):
@@ -864,10 +1052,14 @@ class NodeStatus(_NodeStatus, total=False):
 
     # The address of the TCP door. Absent if the door is closed.
     listen: Optional[str]
+    # Whether the TCP door is encrypted: clients use `https`.
+    listen_tls: bool
     # The unix socket of the HTTP door. Absent if the node is of an earlier release.
     socket: Optional[str]
     # Absent if the node is of an earlier release.
     storage: Optional[StateStorage]
+    # The tenant of the client's token. Absent: the client has no tenant, or the node is of an earlier release.
+    tenant: Optional[TenantName]
 
 
 class NotCarried(TypedDict):
@@ -877,6 +1069,15 @@ class NotCarried(TypedDict):
     name: str
     # `thread`, `process`, `socket`, `pipe`, `gpu`, `descriptor`; `file`, which the copy of the workspace does not have; or `shared_memory`, which original and twin share after the fork.
     what: str
+
+
+class OpenConsole(TypedDict, total=False):
+    """With what a page of the web console logs in: one of the two."""
+
+    # The code of an address that `windlass console` prints.
+    code: Optional[str]
+    # A token of the node.
+    token: Optional[str]
 
 # How a turn ended.
 Outcome = Literal["ok", "error", "interrupted", "timed_out", "lost"]
@@ -903,7 +1104,7 @@ class OutputView(_OutputView, total=False):
     # Bytes between head and tail that are not shown.
     omitted_bytes: int
 
-# The owner of sessions: a name that a client gives to its sessions, so that it can offer tools to all of them.
+# The owner of sessions: a name that a client gives to its sessions, so that it can offer tools to all of them. An owner of a tenant is `NAME@TENANT`.
 Owner = str
 
 
@@ -915,7 +1116,7 @@ class _PackageEnvironment(TypedDict):
     # The interpreter that it was made with.
     python: str
     state: PackageEnvironmentState
-    # When a session last started with it.
+    # When a session last used it.
     used_at_ms: int
 
 
@@ -935,6 +1136,15 @@ PackageEnvironmentState = Literal["building", "ready", "failed"]
 
 # Who answers an agent's requests for permission.
 PermissionPolicy = Literal["allow", "ask", "refuse"]
+
+
+class PlacementRule(TypedDict, total=False):
+    """On which node a new session is wanted. Without it, the node that is asked chooses."""
+
+    # A node that has all these labels.
+    labels: dict[str, str]
+    # The node of this name.
+    node: Optional[NodeName]
 
 
 class _Policy(TypedDict):
@@ -1039,12 +1249,20 @@ class Prewarm(_Prewarm, total=False):
 PrewarmSource = Literal["executed", "cached"]
 
 
+class ProcessorCapacity(TypedDict):
+    """The processors of a node."""
+
+    count: int
+    # The machine's load average over one minute, in hundredths.
+    load_hundredths: int
+
+
 class PruneRequest(TypedDict, total=False):
     """What to remove."""
 
     # Only report what would be removed.
     dry_run: bool
-    # Remove only sessions that ended more than this many seconds ago. Default: all ended sessions. Leftovers, and sessions that the node's retention would remove, are always removed.
+    # Remove only sessions that ended more than this many seconds ago, and package environments without a name that were last used before that. Default: all ended sessions, and all such environments that no live session uses. Leftovers, and sessions that the node's retention would remove, are always removed.
     older_than_s: Optional[int]
 
 
@@ -1072,6 +1290,16 @@ class PrunedItem(TypedDict):
     kind: DiskKind
     # The session's id, or a path below the state directory.
     name: str
+
+
+class ReadyWorkers(TypedDict):
+    """The pooled workers of one environment that are ready."""
+
+    # The interpreter, as the node's configuration names it.
+    interpreter: str
+    ready: int
+    # The kind of worker.
+    worker: str
 
 
 class Receipt(TypedDict):
@@ -1173,6 +1401,8 @@ class Session(_Session, total=False):
 
     # The capabilities that the worker declares: `stdin`, `interrupt`, `display`, `tools`, `fork`. Absent until the worker is ready.
     capabilities: Optional[list[str]]
+    # The program that created the session, by the name that it gives itself in the header `Windlass-Client`.
+    client: Optional[ClientName]
     # How the policy is enforced. Absent until a worker was started under it.
     confinement: Optional[Confinement]
     # The directory that the workspace is a copy of.
@@ -1191,6 +1421,8 @@ class Session(_Session, total=False):
     keeper_pid: Optional[int]
     # The kind of worker.
     kind: str
+    # The node that has the session. Absent without a fleet.
+    node: Optional[NodeName]
     # The owner of the session.
     owner: Optional[Owner]
     # The session whose child this session is.
@@ -1203,17 +1435,90 @@ class Session(_Session, total=False):
     start_figures: Optional[StartFigures]
     # How the worker was started. Absent until the worker is ready.
     started_by: Optional[StartedBy]
+    # The tenant that the session belongs to. It is also a part of the id.
+    tenant: Optional[TenantName]
     # The running turn.
     turn: Optional[TurnId]
     # The worker's process id, in the keeper's pid namespace.
     worker_pid: Optional[int]
 
-# The id of a session, unique in its node. The client chooses it, or the node generates it. A directory and a socket have this name, so few characters are allowed.
+
+class SessionCapacity(TypedDict):
+    """How many sessions a node has, and how many it takes."""
+
+    live: int
+    max: int
+
+# The id of a session, unique in its node. The client chooses it, or the node generates it. A directory and a socket have this name, so few characters are allowed. The id of a tenant's session is `NAME@TENANT`: the tenant is a part of the id, so it holds wherever the id is recorded.
 SessionId = str
 
 
-class SessionList(TypedDict):
+class _SessionList(TypedDict):
     sessions: list[Session]
+
+
+class SessionList(_SessionList, total=False):
+    # Where the next page begins. Absent on the last page. A page can have fewer sessions than the request allows, also none, and still not be the last one.
+    cursor: Optional[str]
+
+
+class _SessionOverview(TypedDict):
+    sessions: list[SessionRow]
+
+
+class SessionOverview(_SessionOverview, total=False):
+    """Some sessions as short rows, in the order of the list of sessions."""
+
+    # Where the next page begins. Absent on the last page. A page can have fewer sessions than the request allows, also none, and still not be the last one.
+    cursor: Optional[str]
+
+
+class _SessionRow(TypedDict):
+    id: SessionId
+    # Output bytes produced so far.
+    output_bytes: int
+    state: SessionState
+    # Number of turns accepted so far.
+    turns: int
+
+
+class SessionRow(_SessionRow, total=False):
+    """One session in the overview. Figures of use are absent for an ended session, and if no cgroup counts them."""
+
+    # The program that created the session, by the name that it gives itself.
+    client: Optional[ClientName]
+    # CPU time of all processes that the session ever had, over its whole life.
+    cpu_ms: Optional[int]
+    # Absent if only the fleet's directory knows the session.
+    created_at_ms: int
+    # The package environment that the session uses.
+    environment: Optional[str]
+    # The session that this session was forked from.
+    forked_from: Optional[SessionId]
+    # The idle timeout that the session was created with. 0: none. Absent: the node's default.
+    idle_s: Optional[int]
+    # The kind of worker. Absent if only the fleet's directory knows the session.
+    kind: str
+    # When `memory_bytes` and `cpu_ms` were read, by the clock of the session's node, which reads them at most once a second. Processors in use: the difference of two `cpu_ms` divided by that of their `measured_at_ms`.
+    measured_at_ms: Optional[int]
+    # Memory of the session's processes, with the files that the kernel caches for them.
+    memory_bytes: Optional[int]
+    # The node that has the session. Absent without a fleet.
+    node: Optional[NodeName]
+    # The owner of the session.
+    owner: Optional[Owner]
+    # The session whose child this session is.
+    parent: Optional[SessionId]
+    # The tenant that the session belongs to. It is also a part of the id.
+    tenant: Optional[TenantName]
+    # The number of the running turn.
+    turn: Optional[TurnNo]
+    # Number of turns that wait behind the running one. Absent: 0.
+    waiting: int
+    # Whether the running turn waits for input. Absent: it does not.
+    waits_for_input: bool
+    # The directory that the code works in. Absent if only the fleet's directory knows the session.
+    workspace: str
 
 
 class SessionSecretRules(TypedDict):
@@ -1223,7 +1528,7 @@ class SessionSecretRules(TypedDict):
     placeholders: dict[str, str]
     rules: list[SecretRule]
 
-SessionState = Literal["starting", "idle", "busy", "awaiting_input", "interrupting", "restarting", "ended"]
+SessionState = Literal["starting", "idle", "busy", "awaiting_input", "interrupting", "restarting", "ended", "unreachable", "lost"]
 
 
 class SessionTool(TypedDict):
@@ -1239,6 +1544,12 @@ class SessionTools(TypedDict):
     # Whether there are more tools.
     more: bool
     tools: list[SessionTool]
+
+
+class SetCordon(TypedDict):
+    """The request to cordon a node, or to let it take sessions again."""
+
+    on: bool
 
 
 class SetSecretRules(TypedDict):
@@ -1276,6 +1587,8 @@ class _StateStorage(TypedDict):
 class StateStorage(_StateStorage, total=False):
     """The disk that holds the node's state."""
 
+    # Number of records of the audit log that were lost since the node started. 0 from nodes of earlier releases.
+    audit_records_dropped: int
     # Bytes that the node can still write there. Absent if unknown. A node without disk space refuses new turns with `disk_full`.
     free_bytes: Optional[int]
 
@@ -1339,6 +1652,31 @@ class SubmitTurn(_SubmitTurn, total=False):
     stdout_bytes_max: Optional[int]
     # How long the reply may wait until the turn ends or asks for input. Default: 0.
     wait_ms: int
+
+# The name of a tenant: clients that see and use only what is their own.
+TenantName = str
+
+
+class _TenantUsage(TypedDict):
+    # CPU time of the turns.
+    cpu_ms: float
+    # The limits of the live sessions together. A quota counts them.
+    held: Limits
+    # Bytes that the turns printed.
+    output_bytes: int
+    # Number of live sessions.
+    sessions: int
+    # Number of ended turns.
+    turns: int
+
+
+class TenantUsage(_TenantUsage, total=False):
+    """What one tenant uses on one node."""
+
+    # What the processes of its sessions use.
+    measured: MeasuredUsage
+    # Absent: sessions without a tenant.
+    tenant: Optional[TenantName]
 
 
 class TerminalSize(TypedDict):
@@ -1440,6 +1778,15 @@ class Usage(TypedDict):
     # Peak memory of the worker process so far in the session.
     peak_rss_bytes: int
     wall_ms: float
+
+
+class UsageList(TypedDict):
+    """What each tenant uses on one node."""
+
+    # Since when turns are counted: the start of the node.
+    since_ms: int
+    # By name, first what belongs to no tenant.
+    tenants: list[TenantUsage]
 
 
 class _WorkerInfo(TypedDict):

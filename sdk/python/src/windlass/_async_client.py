@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, AsyncIterator, Awaitable, Callable, Literal, Mapping, Optional, Sequence, Union
 
@@ -16,7 +17,7 @@ from ._agent_client import AsyncAgent
 from ._async_files import AsyncFiles
 from ._async_transport import AsyncStream, AsyncTransport
 from ._calls import Failure
-from ._errors import InputNeeded, Timeout, WindlassError
+from ._errors import InputNeeded, Timeout, TurnNotRunning, WindlassError
 from ._follow import Follower
 from ._host import ToolHost
 from ._providers import FileProvider, HostProviders, HttpProvider, LookupProvider, RunProvider
@@ -48,10 +49,11 @@ class AsyncWindlass:
         *,
         url: Optional[str] = None,
         token: Optional[str] = None,
+        ca: Optional[str] = None,
         start: bool = True,
         verbose: bool = False,
     ) -> None:
-        self._address = _address.find(url, token, start)
+        self._address = _address.find(url, token, start, ca)
         self._transport = AsyncTransport(self._address)
         #: For tool hosts, which use their own threads.
         self._blocking = Transport(self._address)
@@ -67,6 +69,7 @@ class AsyncWindlass:
         policy: Optional[PolicyArgument] = None,
         interpreter: Optional[PathText] = None,
         environment: Optional[str] = None,
+        allow_packages: bool = False,
         env: Optional[Mapping[str, str]] = None,
         owner: Optional[str] = None,
         worker: Optional[str] = None,
@@ -88,6 +91,7 @@ class AsyncWindlass:
             policy=policy,
             interpreter=interpreter,
             environment=environment,
+            allow_packages=allow_packages,
             env=providers.environment(env),
             owner=owner,
             worker=worker,
@@ -271,8 +275,9 @@ class AsyncSession:
         return AsyncTurn(self._transport, self.id, turn, 0)
 
     async def interrupt(self) -> None:
-        """Stops the running turn; the state stays."""
-        await self._transport.perform(calls.interrupt(self.id))
+        """Stops the running turn; the state stays. Without a running turn it does nothing."""
+        with suppress(TurnNotRunning):
+            await self._transport.perform(calls.interrupt(self.id))
 
     async def fork(self, *, id: Optional[str] = None, copy_all: bool = False) -> AsyncSession:
         """Forks this session; see `Session.fork`."""

@@ -58,9 +58,12 @@ class AsyncFiles:
         changes: Mapping[str, Change],
         *,
         etags: Optional[Mapping[str, Optional[str]]] = None,
+        within_policy: bool = False,
     ) -> Any:
         """Makes many changes, all or none; see `Files.write_back`."""
-        return await self._transport.perform(calls.write_back(self._session, changes, etags or {}))
+        return await self._transport.perform(
+            calls.write_back(self._session, changes, etags or {}, within_policy=within_policy)
+        )
 
     async def watch(self, path: str = "") -> AsyncWatch:
         """Changes from now on, below a directory."""

@@ -10,7 +10,7 @@ from typing import AsyncIterator, Awaitable, Callable, Optional, TypeVar
 from . import _calls as calls
 from ._address import CONNECT_WAIT, Address
 from ._calls import Again, Answer, Call, Failure, Flow, Outage
-from ._http import ANSWER_BYTES_MAX, AnswerParser, Head, Malformed
+from ._http import ANSWER_BYTES_MAX, AnswerInTls, AnswerParser, Head, Malformed
 from ._transport import IDLE_MAX, READ_BYTES, RETRY_FOR
 
 T = TypeVar("T")
@@ -30,7 +30,9 @@ class AsyncConnection:
         path = address.socket
         if path is not None:
             return AsyncConnection(*await asyncio.open_unix_connection(path, limit=READ_BYTES))
-        connecting = asyncio.open_connection(address.host, address.port, limit=READ_BYTES)
+        connecting = asyncio.open_connection(
+            address.host, address.port, limit=READ_BYTES, ssl=address.tls
+        )
         try:
             return AsyncConnection(*await asyncio.wait_for(connecting, CONNECT_WAIT))
         except asyncio.TimeoutError:
@@ -110,6 +112,8 @@ class AsyncConnection:
             self._parser.feed(await self._reader.read(READ_BYTES))
         except (OSError, EOFError) as error:
             raise calls.lost(error) from None
+        except AnswerInTls:
+            raise calls.answered_in_tls() from None
         except (Malformed, ValueError) as error:
             raise Failure(call.bad(error), Again.NEVER) from None
 

@@ -22,6 +22,10 @@ from ._results import DisplayResult, OutputRange, TurnResult, result_of
 API = "1.0"
 API_HEADER = "windlass-api"
 
+#: The name of this package as a client. The node shows it with the sessions that the package creates.
+CLIENT = "windlass-python"
+CLIENT_HEADER = "windlass-client"
+
 #: How long an answer may take, on top of the wait that the request itself allows, in seconds.
 ANSWER_WAIT = 30.0
 
@@ -92,7 +96,7 @@ class Call:
     def head(self, introduction: Iterable[tuple[str, str]]) -> bytes:
         """The head of the request; `introduction` holds the headers that name the node and
         authorize the request."""
-        headers = [*introduction, (API_HEADER, API), *self.headers]
+        headers = [*introduction, (API_HEADER, API), (CLIENT_HEADER, CLIENT), *self.headers]
         within = CURRENT.get()
         if within is not None:
             headers.append(("windlass-within", within.within))
@@ -130,6 +134,15 @@ def lost(cause: object, again: Again = Again.IF_REPEATABLE) -> Failure:
         "check the session before you repeat the request: the node may have carried it out",
     )
     return Failure(error, again)
+
+
+def answered_in_tls() -> Failure:
+    error = failed(
+        "wrong_scheme",
+        "the node speaks HTTPS, and the URL begins with http://",
+        "begin the URL with https://",
+    )
+    return Failure(error, Again.NEVER)
 
 
 def check_version(head: Head) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Callable, Iterator, Literal, Mapping, Optional, Sequence, Union
 
@@ -12,7 +13,7 @@ from . import _calls as calls
 from . import _events as events
 from ._agent_client import Agent
 from ._calls import Failure
-from ._errors import InputNeeded, Timeout, WindlassError
+from ._errors import InputNeeded, Timeout, TurnNotRunning, WindlassError
 from ._files import Files
 from ._follow import Follower
 from ._host import ToolHost
@@ -38,7 +39,9 @@ class Windlass:
     """A node: the user's own, started if none runs, or one behind a URL.
 
     With `url` (or WINDLASS_URL) and `token` (or WINDLASS_TOKEN) it is the node behind that TCP
-    door, which is never started from here. `start=False` never starts a node. `verbose=True` shows
+    door, which is never started from here. Of a node at an `https` URL the certificate is verified:
+    against the authorities of this machine, or with `ca` (or WINDLASS_CA) only against those of that
+    PEM file. `start=False` never starts a node. `verbose=True` shows
     the calls of host tools on standard error as they happen: arguments, results and errors.
     """
 
@@ -47,10 +50,11 @@ class Windlass:
         *,
         url: Optional[str] = None,
         token: Optional[str] = None,
+        ca: Optional[str] = None,
         start: bool = True,
         verbose: bool = False,
     ) -> None:
-        self._transport = Transport(_address.find(url, token, start))
+        self._transport = Transport(_address.find(url, token, start, ca))
         self._transport.printer = CallPrinter() if verbose else None
         self._hosts: list[ToolHost] = []
         # Fail here, and not at the first use, if no node of this version answers.
@@ -65,6 +69,7 @@ class Windlass:
         policy: Optional[PolicyArgument] = None,
         interpreter: Optional[PathText] = None,
         environment: Optional[str] = None,
+        allow_packages: bool = False,
         env: Optional[Mapping[str, str]] = None,
         owner: Optional[str] = None,
         worker: Optional[str] = None,
@@ -79,7 +84,8 @@ class Windlass:
     ) -> Session:
         """Creates a session. `policy` is a preset's name (`"read-only"`, `"workspace"`, `"open"`)
         or a full request. `environment` names a package environment (`windlass env create`), instead of an
-        interpreter. Tool hosts of `owner` serve the session. It ends after `idle` seconds
+        interpreter. With `allow_packages` the code may install packages with pip, into an environment that
+        ends with the session. Tool hosts of `owner` serve the session. It ends after `idle` seconds
         without a client and a turn (0: never). `deadline` is the default for its turns, in seconds.
         The node has defaults for both.
 
@@ -94,6 +100,7 @@ class Windlass:
             policy=policy,
             interpreter=interpreter,
             environment=environment,
+            allow_packages=allow_packages,
             env=providers.environment(env),
             owner=owner,
             worker=worker,
@@ -264,8 +271,9 @@ class Session:
         return Turn(self._transport, self.id, self._transport.perform(calls.turn(self.id, id, 0)), 0)
 
     def interrupt(self) -> None:
-        """Stops the running turn; the state stays."""
-        self._transport.perform(calls.interrupt(self.id))
+        """Stops the running turn; the state stays. Without a running turn it does nothing."""
+        with suppress(TurnNotRunning):
+            self._transport.perform(calls.interrupt(self.id))
 
     def fork(self, *, id: Optional[str] = None, copy_all: bool = False) -> Session:
         """Forks this session, which must be idle. The twin has the same variables, in a copy of the

@@ -81,6 +81,12 @@ class Unauthorized(WindlassError):
     codes = ("unauthorized", "bad_token")
 
 
+class TlsFailed(WindlassError):
+    """No TLS with the node: its certificate is refused, or the URL has the wrong scheme."""
+
+    codes = ("bad_certificate", "bad_ca", "tls_failed", "wrong_scheme")
+
+
 class BadRequest(WindlassError):
     """The request has the wrong form."""
 

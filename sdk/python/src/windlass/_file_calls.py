@@ -107,7 +107,9 @@ def reading(session: str, path: str, start: Optional[int], stop: Optional[int]) 
     if start is not None or stop is not None:
         last = "" if stop is None else str(stop - 1)
         headers = (("range", f"bytes={start or 0}-{last}"),)
-    return Call("GET", where(session, path), headers=headers)
+    # `files/watch` is an endpoint, so a file of that name needs this parameter.
+    query = "?content=true" if path.strip("/") == "watch" else ""
+    return Call("GET", where(session, path) + query, headers=headers)
 
 
 def read(session: str, path: str, start: Optional[int], stop: Optional[int]) -> Flow[FileBytes]:
@@ -142,10 +144,14 @@ def delete(session: str, path: str, etag: Optional[str]) -> Flow[None]:
 
 
 def write_back(
-    session: str, changes: Mapping[str, Change], etags: Mapping[str, Optional[str]]
+    session: str,
+    changes: Mapping[str, Change],
+    etags: Mapping[str, Optional[str]],
+    *,
+    within_policy: bool = False,
 ) -> Flow[Any]:
     """Makes all changes or none. `etags` holds the required etag of each path; None: the file must
-    not exist."""
+    not exist. With `within_policy` only what the session's code may write."""
 
     def body() -> Iterator[bytes]:
         for path, change in changes.items():
@@ -153,7 +159,7 @@ def write_back(
 
     call = Call(
         "POST",
-        api_path("sessions", session, "files"),
+        api_path("sessions", session, "files", within_policy=within_policy or None),
         body,
         Repeat.IF_NOT_SENT,
         content_type="application/octet-stream",

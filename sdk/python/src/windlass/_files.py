@@ -59,10 +59,14 @@ class Files:
         changes: Mapping[str, Change],
         *,
         etags: Optional[Mapping[str, Optional[str]]] = None,
+        within_policy: bool = False,
     ) -> Any:
         """Makes many changes, all or none: a path's new content, or None to delete the file.
-        `etags` holds the required etag of each path (None: the file must not exist)."""
-        return self._transport.perform(calls.write_back(self._session, changes, etags or {}))
+        `etags` holds the required etag of each path (None: the file must not exist). With
+        `within_policy` it changes only what the session's code may change."""
+        return self._transport.perform(
+            calls.write_back(self._session, changes, etags or {}, within_policy=within_policy)
+        )
 
     def watch(self, path: str = "") -> Watch:
         """Changes from now on, below a directory."""

@@ -20,6 +20,7 @@ from ._calls import Failure
 from ._context import CURRENT, ToolCall
 from ._errors import WindlassError, failed
 from ._frames import CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX
+from ._host_copies import HostCopies
 from ._http import path
 from ._link import Link
 from ._tool import Function, Tool, encode_error, encode_result, tool
@@ -360,7 +361,7 @@ class ToolHost:
         began = printer.began(call, job.body) if printer is not None else 0.0
         token = CURRENT.set(call)
         try:
-            body, ok = memoryview(encode_result(job.tool.call(job.body))), True
+            body, ok = memoryview(self._result(job)), True
         except BaseException as error:
             body, ok = memoryview(encode_error(error)), False
         finally:
@@ -368,6 +369,15 @@ class ToolHost:
         if printer is not None:
             printer.ended(call, ok, body, began)
         self._answer(job, ok, body)
+
+    def _result(self, job: _Job) -> bytes:
+        if not job.tool.takes_files:
+            return encode_result(job.tool.call(job.body))
+        with HostCopies(self._transport, job.call) as copies:
+            # The result is complete before a file is written back: it can be lazy, or not JSON.
+            result = _within_limit(encode_result(copies.bind(job.tool, job.body)()))
+            copies.write_back()
+            return result
 
     def _answer(self, job: _Job, ok: bool, body: memoryview) -> None:
         call = job.call
@@ -424,7 +434,7 @@ class ToolHost:
         printer = self._transport.printer
         began = printer.began(job.call, job.body) if printer is not None else 0.0
         try:
-            body, ok = memoryview(encode_result(await job.tool.call(job.body))), True
+            body, ok = memoryview(await self._result_of_async(job)), True
         except BaseException as error:
             body, ok = memoryview(encode_error(error)), False
         if printer is not None:
@@ -434,6 +444,27 @@ class ToolHost:
         else:
             # Sending a large answer may block; the event loop must not.
             await asyncio.get_running_loop().run_in_executor(None, self._answer, job, ok, body)
+
+    async def _result_of_async(self, job: _Job) -> bytes:
+        if not job.tool.takes_files:
+            return encode_result(await job.tool.call(job.body))
+        copies = HostCopies(self._transport, job.call)
+        try:
+            function = await asyncio.to_thread(copies.bind, job.tool, job.body)
+            result = _within_limit(encode_result(await function()))
+            await asyncio.to_thread(copies.write_back)
+            return result
+        finally:
+            # A cancelled task does not wait, and the thread still removes the copies.
+            await asyncio.shield(asyncio.to_thread(copies.close))
+
+
+def _within_limit(result: bytes) -> bytes:
+    """Refuses a result that cannot be sent before files are written back."""
+    if len(result) > MESSAGE_BYTES_MAX:
+        message = f"the result has {len(result)} bytes; the limit is {MESSAGE_BYTES_MAX}"
+        raise failed("message_too_large", message)
+    return result
 
 
 def _unknown_tool() -> None:

@@ -9,12 +9,19 @@ from urllib.parse import quote
 #: The longest head of an answer.
 HEAD_BYTES_MAX = 64 * 1024
 
+#: How a refusal begins in TLS: a record with an alert, of any version.
+TLS_ALERT = b"\x15\x03"
+
 #: The largest answer that is read whole. Any display or output range fits.
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Malformed(Exception):
     """The answer is not HTTP."""
+
+
+class AnswerInTls(Malformed):
+    """The answer is a refusal in TLS: the other side speaks HTTPS."""
 
 
 @dataclass
@@ -48,6 +55,8 @@ class AnswerParser:
         """Takes more bytes. An empty value means that the connection has ended."""
         if data:
             self._pending += data
+            if self.head is None and self._pending.startswith(TLS_ALERT):
+                raise AnswerInTls("the answer is in TLS")
         elif self.head is not None and self._left is None and not self._chunked:
             self.done = True
         else:

@@ -14,6 +14,9 @@ import types
 import typing
 from typing import Any, Callable, Literal, Union
 
+from ._file_arguments import COPY, File, arguments_of_bases, mark_of, mentions_file
+from ._file_unions import declares_file
+
 Schema = dict[str, Any]
 
 #: Takes a JSON value and its path; returns the value that the function expects.
@@ -38,6 +41,8 @@ class Builder:
         #: The namespace for hints that are still text.
         self._names = names
         self.definitions: dict[str, Schema] = {}
+        #: Whether an argument, or a part of one, is a file of the workspace.
+        self.takes_files = False
         #: Types that are being built, and the names of those that were met again.
         self._open: dict[Any, str] = {}
         self._converts: dict[Any, Convert] = {}
@@ -47,7 +52,11 @@ class Builder:
             # Inside `list["Name"]` the oldest supported Python leaves the name as text.
             text = hint if isinstance(hint, str) else hint.__forward_arg__
             return self.build(eval(text, self._names))
-        if hint in (Any, object) or isinstance(hint, typing.TypeVar):
+        if hint in (Any, object):
+            return {}, _as_is
+        if isinstance(hint, typing.TypeVar):
+            if mentions_file(hint):
+                raise _misplaced(f"the bound of {hint}")
             return {}, _as_is
         if hint is None or hint is type(None):
             return {"type": "null"}, _simple("null", type(None))
@@ -66,6 +75,10 @@ class Builder:
 
     def _generic(self, hint: Any, origin: Any, args: tuple[Any, ...]) -> tuple[Schema, Convert]:
         if origin is typing.Annotated:
+            for note in args[1:]:
+                mark = mark_of(note)
+                if mark is not None:
+                    return self._file(args, mark)
             schema, convert = self.build(args[0])
             said = [note for note in args[1:] if isinstance(note, str)]
             return ({**schema, "description": said[0]} if said else schema), convert
@@ -83,7 +96,26 @@ class Builder:
             return self._dict(args)
         raise SchemaError(f"no JSON schema says {hint!r}; use list, dict, Union or Literal")
 
+    def _file(self, args: tuple[Any, ...], mark: File) -> tuple[Schema, Convert]:
+        kind = args[0]
+        if kind not in (pathlib.Path, str):
+            raise SchemaError(f"windlass.File annotates pathlib.Path or str, not {kind!r}")
+        self.takes_files = True
+        said = next((note for note in args[1:] if isinstance(note, str)), "")
+
+        def convert(value: Any, where: str) -> Any:
+            if not isinstance(value, str):
+                raise _wrong(where, "the path of a file", value)
+            copy = COPY.get()
+            if copy is None:
+                raise RuntimeError("a file of the workspace can be copied within a call only")
+            return kind(copy(value, mark))
+
+        return {**mark.schema, "description": mark.described(said)}, convert
+
     def _class(self, hint: type) -> tuple[Schema, Convert]:
+        if issubclass(hint, File):
+            raise _misplaced("place of a type")
         if hint in _LISTS:
             return self._list(Any, _LISTS[hint])
         if hint in _DICTS:
@@ -91,6 +123,8 @@ class Builder:
         if issubclass(hint, enum.Enum):
             return {"enum": [member.value for member in hint]}, _member(hint)
         if hasattr(hint, "model_json_schema") and hasattr(hint, "model_validate"):
+            if mentions_file(hint) or _has_file_for_default(hint):
+                raise _misplaced(f"{hint.__qualname__}, a class with a `model_validate` of its own")
             return _model(hint)
         if dataclasses.is_dataclass(hint) or typing.is_typeddict(hint):
             return self._object(hint)
@@ -174,8 +208,14 @@ class Builder:
 
     def _fields_of(self, hint: Any) -> tuple[Schema, Convert]:
         hints = typing.get_type_hints(hint, include_extras=True)
+        if any(map(mentions_file, arguments_of_bases(hint))):
+            raise _misplaced(f"the type arguments of {hint.__name__}'s bases")
         if dataclasses.is_dataclass(hint):
             known = [field for field in dataclasses.fields(hint) if field.init]
+            for field in known:
+                defaults = (field.default, field.default_factory, *field.metadata.values())
+                if any(mark_of(one) is not None for one in defaults):
+                    raise misplaced_default(field.name)
             names = [field.name for field in known]
             required = [field.name for field in known if _has_no_default(field)]
             make: Callable[..., Any] = typing.cast(Any, hint)
@@ -308,7 +348,29 @@ def _model(kind: Any) -> tuple[Schema, Convert]:
         except ValueError as error:
             raise ArgumentError(f"{_place(where)}{error}") from None
 
-    return dict(kind.model_json_schema()), convert
+    schema = dict(kind.model_json_schema())
+    if declares_file(schema):
+        raise _misplaced(f"the schema of {kind.__qualname__}")
+    return schema, convert
+
+
+def _has_file_for_default(kind: Any) -> bool:
+    fields = getattr(kind, "model_fields", None)
+    if not isinstance(fields, dict):
+        return False
+    return any(mark_of(getattr(field, "default", None)) is not None for field in fields.values())
+
+
+def _misplaced(where: str) -> SchemaError:
+    """For a declaration that no conversion is built from: the function would get the code's path."""
+    return SchemaError(
+        f"windlass.File is in {where}, where no file is copied; it annotates an argument, a field "
+        "of a dataclass or of a TypedDict: Annotated[Path, windlass.File()]"
+    )
+
+
+def misplaced_default(name: str) -> SchemaError:
+    return _misplaced(f"place of the default of {name}")
 
 
 def _has_no_default(field: dataclasses.Field[Any]) -> bool:

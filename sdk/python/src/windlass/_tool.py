@@ -5,11 +5,24 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import sys
 import typing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
-from ._schema import ArgumentError, Builder, Convert, Schema, default_of, take_fields, to_json
+from ._file_arguments import mark_of, mentions_file
+from ._file_unions import declares_file, is_open
+from ._schema import (
+    ArgumentError,
+    Builder,
+    Convert,
+    Schema,
+    default_of,
+    misplaced_default,
+    take_fields,
+    to_json,
+)
 
 #: A name, or a group, a dot and a name.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
@@ -29,6 +42,8 @@ class Tool:
     is_async: bool
     #: Default deadline of a call in seconds.
     deadline: Optional[float] = None
+    #: Whether an argument is a file of the workspace: then `bind` works only within a call.
+    takes_files: bool = False
     _converts: Mapping[str, Convert] = field(default_factory=dict, repr=False)
     _required: Sequence[str] = ()
     #: Names that the function takes by position only.
@@ -36,6 +51,13 @@ class Tool:
     _takes_any: bool = False
     #: The arguments' types, if all are plain types.
     _exact: Optional[Mapping[str, type]] = None
+
+    def __post_init__(self) -> None:
+        if not self.takes_files and declares_file(self.input_schema):
+            raise TypeError(
+                f"the schema of tool {self.name} declares a file, which is copied only for a function "
+                "with type hints: make the tool with windlass.tool(function)"
+            )
 
     def call(self, body: bytes) -> Any:
         """Calls the function with arguments in JSON. The result of an async function must be
@@ -49,6 +71,13 @@ class Tool:
                     break
             else:
                 return self.function(**given)
+        return self._bound(given)()
+
+    def bind(self, body: bytes) -> Callable[[], Any]:
+        """The function with arguments in JSON, converted."""
+        return self._bound(decode(str(body, "utf-8")) if body else {})
+
+    def _bound(self, given: Any) -> Callable[[], Any]:
         if self._takes_any and isinstance(given, dict):
             known = {name: one for name, one in given.items() if name in self._converts}
             taken = take_fields(known, "", dict(self._converts), self._required)
@@ -56,9 +85,9 @@ class Tool:
         else:
             taken = take_fields(given, "", self._converts, self._required)  # type: ignore[arg-type]
         if not self._positional:
-            return self.function(**taken)
+            return partial(self.function, **taken)
         first = [taken.pop(name) for name in self._positional if name in taken]
-        return self.function(*first, **taken)
+        return partial(self.function, *first, **taken)
 
     def declaration(self) -> dict[str, Any]:
         said: dict[str, Any] = {"name": self.name, "input_schema": self.input_schema}
@@ -90,15 +119,24 @@ def tool(
             f"{name!r} is not a valid tool name: pass one with windlass.tool(function, name=...), "
             "made of letters, digits and _, with an optional group and a dot before it"
         )
-    target = function if inspect.isroutine(function) else getattr(function, "__call__")
+    called: Any = function
+    while isinstance(called, partial):
+        called = called.func
+    target = called if inspect.isroutine(called) else getattr(called, "__call__")
     try:
-        hints = typing.get_type_hints(target, include_extras=True)
+        # The arguments of a class are those of its `__init__`, which the signature has.
+        of_class = inspect.isclass(called)
+        hints = {} if of_class else typing.get_type_hints(target, include_extras=True)
     except (NameError, TypeError) as error:
         raise TypeError(f"the type hints of tool {name} cannot be read: {error}") from None
-    builder = Builder(getattr(inspect.unwrap(target), "__globals__", {}))
+    module = sys.modules.get(getattr(called, "__module__", None) or "")
+    names = getattr(inspect.unwrap(target), "__globals__", vars(module) if module else {})
+    builder = Builder(names)
     parts = _Parts()
     for parameter in inspect.signature(function).parameters.values():
-        parts.add(name, parameter, hints.get(parameter.name, Any), builder)
+        # A decorator can have a signature without type hints.
+        said = Any if parameter.annotation is _Parameter.empty else parameter.annotation
+        parts.add(name, parameter, hints.get(parameter.name, said), builder)
     schema: Schema = {
         "type": "object",
         "properties": parts.properties,
@@ -107,7 +145,12 @@ def tool(
     }
     if builder.definitions:
         schema["$defs"] = builder.definitions
-    doc = inspect.getdoc(function) if inspect.isroutine(function) else function.__doc__
+    if is_open(schema):
+        raise TypeError(
+            f"tool {name}: the code could choose whether a text is a file or not; use no union of a "
+            "windlass.File with text or Any"
+        )
+    doc = inspect.getdoc(called) if inspect.isroutine(called) else called.__doc__
     return Tool(
         name=name,
         description=description if description is not None else inspect.cleandoc(doc or ""),
@@ -115,6 +158,7 @@ def tool(
         function=function,
         is_async=inspect.iscoroutinefunction(target),
         deadline=deadline,
+        takes_files=builder.takes_files,
         _converts=parts.converts,
         _required=tuple(parts.required),
         _positional=tuple(parts.positional),
@@ -140,6 +184,11 @@ class _Parts:
 
     def add(self, tool: str, parameter: _Parameter, hint: Any, builder: Builder) -> None:
         if parameter.kind is _Parameter.VAR_KEYWORD:
+            if mentions_file(hint):
+                raise TypeError(
+                    f"tool {tool} takes files as **{parameter.name}, where none is copied: take a "
+                    "dict[str, Annotated[Path, windlass.File()]]"
+                )
             self.takes_any = True
             return
         if parameter.kind is _Parameter.VAR_POSITIONAL:
@@ -147,8 +196,10 @@ class _Parts:
                 f"tool {tool} takes *{parameter.name}, but arguments have names: take a list"
             )
         try:
+            if mark_of(parameter.default) is not None:
+                raise misplaced_default(parameter.name)
             schema, convert = builder.build(hint)
-        except TypeError as error:
+        except (NameError, TypeError) as error:
             raise TypeError(f"tool {tool}, argument {parameter.name}: {error}") from None
         if parameter.default is _Parameter.empty:
             self.required.append(parameter.name)

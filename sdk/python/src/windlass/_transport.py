@@ -11,12 +11,13 @@ import struct
 import threading
 import time
 from collections import deque
-from typing import Callable, Iterator, Optional, TypeVar
+from typing import Callable, Iterator, Optional, TypeVar, Union
 
 from . import _calls as calls
 from ._address import CONNECT_WAIT, Address
 from ._calls import Again, Answer, Call, Failure, Flow, Outage
-from ._http import ANSWER_BYTES_MAX, AnswerParser, Head, Malformed
+from ._http import ANSWER_BYTES_MAX, AnswerInTls, AnswerParser, Head, Malformed
+from ._tls import TlsSocket
 from ._verbose import CallPrinter
 
 #: Number of idle connections that are kept. Another one is closed.
@@ -34,7 +35,7 @@ T = TypeVar("T")
 class Connection:
     """One connection. Only its holder uses it."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: Union[socket.socket, TlsSocket]) -> None:
         self.sock = sock
         self._parser = AnswerParser()
         self._wait = 0.0
@@ -45,11 +46,7 @@ class Connection:
         """Connects at once or fails; over TCP within a time limit."""
         path = address.socket
         if path is None:
-            sock = socket.create_connection((address.host, address.port), CONNECT_WAIT)
-            sock.settimeout(None)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            return Connection(sock)
+            return Connection(_over_tcp(address))
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.connect(path)
@@ -105,7 +102,7 @@ class Connection:
         """Whether another request can be sent: the node sent nothing unexpected and has not closed.
         """
         try:
-            self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            self.sock.recv(1, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return True
         except OSError:
@@ -156,8 +153,27 @@ class Connection:
             raise call.late() from None
         except (OSError, EOFError) as error:
             raise calls.lost(error) from None
+        except AnswerInTls:
+            raise calls.answered_in_tls() from None
         except (Malformed, ValueError) as error:
             raise Failure(call.bad(error), Again.NEVER) from None
+
+
+def _over_tcp(address: Address) -> Union[socket.socket, TlsSocket]:
+    until = time.monotonic() + CONNECT_WAIT
+    sock = socket.create_connection((address.host, address.port), CONNECT_WAIT)
+    try:
+        sock.settimeout(None)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if address.tls is None:
+            return sock
+        secure = TlsSocket(sock, address.tls, address.host)
+        secure.handshake(until)
+        return secure
+    except BaseException:
+        sock.close()
+        raise
 
 
 class Stream:

@@ -16,6 +16,7 @@ from typing import Optional, Union
 
 from ._frames import FRAME_BYTES_MAX
 from ._http import Head
+from ._tls import TlsSocket
 
 #: The longest message: one protocol frame with its first length word.
 MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + 4
@@ -59,7 +60,7 @@ def is_upgraded(head: Head, key: str) -> bool:
 class WebSocket:
     """An upgraded connection. `rest` holds the bytes after the answer's head."""
 
-    def __init__(self, sock: socket.socket, rest: bytes, *, mask: bool) -> None:
+    def __init__(self, sock: Union[socket.socket, TlsSocket], rest: bytes, *, mask: bool) -> None:
         self._sock = sock
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
