@@ -17,6 +17,8 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE_DIRECTORY = os.path.dirname(HERE)
+# Not beside the sources: the node's build watches their directory.
+CACHE_DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(PACKAGE_DIRECTORY)), "target", "pycache")
 BOOTSTRAP = (
     "import sys; sys.path.insert(0, sys.argv.pop()); "
     "from windlass_worker.main import main; del sys.path[0]; main()"
@@ -39,7 +41,7 @@ class Keeper:
         self.socket = ours
         self.socket.setblocking(False)
         self.process = subprocess.Popen(
-            command or [python, "-u", "-c", BOOTSTRAP, PACKAGE_DIRECTORY],
+            command or [python, "-u", "-X", "pycache_prefix=" + CACHE_DIRECTORY, "-c", BOOTSTRAP, PACKAGE_DIRECTORY],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

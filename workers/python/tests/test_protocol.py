@@ -106,7 +106,7 @@ class Surroundings(WithKeeper):
         import glob
         import keeper
 
-        self.assertTrue(glob.glob(keeper.PACKAGE_DIRECTORY + "/windlass_worker/__pycache__/main.*.pyc"))
+        self.assertTrue(glob.glob(keeper.CACHE_DIRECTORY + keeper.PACKAGE_DIRECTORY + "/windlass_worker/main.*.pyc"))
 
 
 if __name__ == "__main__":
