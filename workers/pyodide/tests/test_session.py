@@ -200,7 +200,7 @@ class Interrupts(WithWorker):
         self.check("await asyncio.sleep(0, 5)", "5")
 
     def test_code_may_catch_it(self):
-        self.keeper.start("import time\nprint('go')\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    caught = True\n'on'")
+        self.keeper.start("import time\ntry:\n    print('go'); time.sleep(60)\nexcept KeyboardInterrupt:\n    caught = True\n'on'")
         self.keeper.until_printed("go\n")
         self.keeper.interrupt()
         self.assertEqual(self.keeper.until("idle").result, "'on'\n")
