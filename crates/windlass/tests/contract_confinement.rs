@@ -65,7 +65,10 @@ async fn contract_55_no_client_gives_a_session_a_directory_of_the_node() {
     let around = tempfile::tempdir().unwrap();
     let link = around.path().join("link");
     std::os::unix::fs::symlink(state, &link).unwrap();
-    for own in [state, &state.join("audit"), &state.join("workspaces"), &dirs.runtime, &link] {
+    // A directory that the node makes later is refused from the beginning.
+    let later = state.join("later");
+    let made = [state, &state.join("audit"), &state.join("workspaces"), &dirs.runtime, &link];
+    for own in made.into_iter().chain([&later, &link.join("later")]) {
         let own = own.to_str().unwrap().to_owned();
         let elsewhere = around.path().to_str().unwrap().to_owned();
         let policy = PolicyRequest { writable: vec![own.clone()], ..PolicyRequest::default() };

@@ -13,7 +13,7 @@ use windlass_confine::{
 };
 use windlass_procs::cgroup::CgroupSupport;
 use windlass_protocol::confinement::Isolation;
-use windlass_protocol::policy::{Network, Policy, PolicyRequest, WorkspaceAccess};
+use windlass_protocol::policy::{Network, Policy, PolicyRequest, WorkspaceAccess, expand_home};
 use windlass_protocol::{ErrorCode, SessionId};
 
 use super::pool_base::{PlannedSession, PoolBase};
@@ -121,8 +121,12 @@ impl Planner {
         }
         let (place, around) =
             survey_with(&self.surroundings, policy, &site, depth(policy, machine));
-        for path in place.writable.iter().chain([&place.workspace]) {
-            session_dir::check_outside(&self.config, path)?;
+        // A path that does not exist yet is refused too: what may be named does not depend on what the node has made.
+        let home = std::env::home_dir();
+        let named = policy.writable.iter().filter_map(|path| expand_home(path, home.as_deref()));
+        let named = named.map(|path| session_dir::real_beginning(&path));
+        for path in named.chain(place.writable.iter().chain([&place.workspace]).cloned()) {
+            session_dir::check_outside(&self.config, &path)?;
         }
         let plan = plan(policy, machine, &place)
             .and_then(|plan| match own_uid {

@@ -109,6 +109,15 @@ pub(super) fn make(config: &Config, path: &Path, mode: u32) -> io::Result<()> {
     state.make_directory(session_dirs::inside(config, path)?, mode).map(drop)
 }
 
+/// The path with the part resolved that exists.
+pub(super) fn real_beginning(path: &Path) -> PathBuf {
+    let resolved = |above: &Path| {
+        let real = above.canonicalize().ok()?;
+        path.strip_prefix(above).ok().map(|rest| real.join(rest))
+    };
+    path.ancestors().find_map(resolved).unwrap_or_else(|| path.to_owned())
+}
+
 /// Refuses a real path in the node's own directories, which hold its tokens, secrets and records. What the node makes for
 /// sessions is below them and is not refused.
 pub(super) fn check_outside(config: &Config, path: &Path) -> Result<(), Failure> {
