@@ -167,7 +167,9 @@ impl Keeper {
             KeeperCommand::TurnStart { turn, context, .. } => {
                 self.worker.start_turn(turn, context, &body, self.stage)
             }
-            KeeperCommand::TurnInput { turn, eof, .. } => self.give_input(turn, body, eof),
+            KeeperCommand::TurnInput { turn, eof, keys, .. } => {
+                self.give_input(turn, InputMessage { bytes: body, eof, keys });
+            }
             KeeperCommand::Interrupt { turn } => self.worker.interrupt_turn(turn),
             KeeperCommand::ToolResult { turn, call, ok, more } => {
                 self.worker.answer_call(turn, ToolResultPart { call, ok, more, body });
@@ -186,8 +188,8 @@ impl Keeper {
         }
     }
 
-    fn give_input(&mut self, turn: TurnNo, bytes: Bytes, eof: bool) {
-        self.worker.take_input(turn, InputMessage { bytes, eof }, &mut self.node);
+    fn give_input(&mut self, turn: TurnNo, message: InputMessage) {
+        self.worker.take_input(turn, message, &mut self.node);
         // The client waits for this acknowledgement, and the next event may come late.
         let seen = FromKeeper::Seen { command: self.node.link.seen() };
         self.node.say(&seen);

@@ -11,6 +11,8 @@ use windlass_protocol::limits::INPUT_BYTES_MAX;
 pub(crate) struct InputMessage {
     pub bytes: Bytes,
     pub eof: bool,
+    /// The bytes were typed at a terminal.
+    pub keys: bool,
 }
 
 /// Queued input messages.
@@ -56,7 +58,7 @@ mod tests {
     use super::*;
 
     fn message(text: &'static str) -> InputMessage {
-        InputMessage { bytes: Bytes::from_static(text.as_bytes()), eof: false }
+        InputMessage { bytes: Bytes::from_static(text.as_bytes()), eof: false, keys: false }
     }
 
     #[test]

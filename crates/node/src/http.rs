@@ -10,6 +10,7 @@ mod connection_slots;
 mod console;
 mod console_gate;
 mod creation;
+mod doctor;
 mod door_tokens;
 mod egress;
 mod environments;
@@ -107,6 +108,7 @@ fn router(context: App) -> Router {
         .route("/metrics", get(node::metrics))
         .route("/v1/openapi.json", get(node::openapi))
         .route("/v1/node/disk", get(node::disk))
+        .route("/v1/node/doctor", post(doctor::doctor))
         .route("/v1/node/prune", post(node::prune))
         .route("/v1/node/stop", post(node::stop))
         .route("/v1/fleet/nodes", get(fleet_view::nodes))

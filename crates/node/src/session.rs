@@ -120,6 +120,15 @@ pub(crate) struct SessionLoad {
     pub waiting_requests: usize,
 }
 
+/// Input of a client for a running turn.
+#[derive(Debug)]
+pub(crate) struct InputRequest {
+    pub bytes: Bytes,
+    pub eof: bool,
+    /// The bytes were typed at a terminal.
+    pub keys: bool,
+}
+
 /// What the node can ask of a live session.
 #[derive(Debug)]
 pub(crate) enum Request {
@@ -137,8 +146,7 @@ pub(crate) enum Request {
     },
     Input {
         turn: TurnId,
-        bytes: Bytes,
-        eof: bool,
+        input: InputRequest,
         reply: ReplySender<Snapshot>,
     },
     Reset {

@@ -24,6 +24,7 @@ use std::time::Duration;
 use windlass_protocol::ErrorCode;
 use windlass_protocol::api::{CreateSession, WorkerInfo, WorkerList, WorkerSource};
 use windlass_protocol::kinds::{self, VARIANT_SEPARATOR, WorkerKind};
+use windlass_protocol::limits::TERMINAL_SIZE_MAX;
 use windlass_protocol::policy::PolicyRequest;
 
 use crate::config::Config;
@@ -205,6 +206,12 @@ impl Workers {
         }
         if wanted.terminal.is_some() && base != kinds::shell::KIND.name {
             let message = format!("the worker {base:?} has no terminal; only `shell` has one");
+            return Err(Failure::new(ErrorCode::BadRequest, message));
+        }
+        if wanted.terminal.is_some_and(|size| !size.is_usable()) {
+            let message = format!(
+                "a terminal has 1 to {TERMINAL_SIZE_MAX} columns and 1 to {TERMINAL_SIZE_MAX} rows"
+            );
             return Err(Failure::new(ErrorCode::BadRequest, message));
         }
         if wanted.agent.is_some() && !kinds::agent::is_agent(base) {

@@ -38,7 +38,7 @@ pub use servers::{
 pub use sessions::{
     SESSION_PAGE_DEFAULT, SESSION_PAGE_MAX, SessionList, SessionState, SessionsQuery,
 };
-pub use status::{NodeStatus, StopNode, StopSessions};
+pub use status::{DoctorFindings, NodeStatus, StopNode, StopSessions};
 pub use usage::{MeasuredUsage, TenantUsage, UsageList, UsageQuery};
 pub use workers::{TerminalSize, WorkerInfo, WorkerList, WorkerSource};
 
@@ -246,6 +246,9 @@ pub struct Session {
     /// The package environment that the session uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
+    /// The size of the terminal that the code has. Absent for a session without a terminal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<TerminalSize>,
     /// The directory that the workspace is a copy of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_from: Option<String>,
@@ -412,6 +415,9 @@ pub struct TurnInput {
     /// End of input: no more input follows.
     #[serde(default, skip_serializing_if = "is_false")]
     pub eof: bool,
+    /// The text is what was typed at a terminal: a worker adds no line end to it. Only the worker `shell` has terminals.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub keys: bool,
 }
 
 /// How to end a session.

@@ -62,6 +62,9 @@ pub const UNACKED_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// `input_too_large`.
 pub const INPUT_BYTES_MAX: usize = MESSAGE_BYTES_MAX;
 
+/// Maximum number of columns and of rows of a session's terminal.
+pub const TERMINAL_SIZE_MAX: u16 = 1000;
+
 /// Output budget of a reply if the client sets none.
 pub const OUTPUT_BYTES_DEFAULT: usize = 16 * 1024;
 

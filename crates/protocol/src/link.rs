@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::event::EventKind;
 use crate::policy::Limits;
 use crate::turn::TurnContext;
+use crate::worker::is_false;
 use crate::{CallNo, Epoch, ErrorCode, LinkSeq, SessionId, TurnNo};
 
 /// The version of the link. A node attaches to keepers of its own version and of the previous one.
@@ -78,6 +79,8 @@ pub enum KeeperCommand {
         more: bool,
         #[serde(default)]
         eof: bool,
+        #[serde(default, skip_serializing_if = "is_false")]
+        keys: bool,
     },
     /// Interrupt the turn, if it is the running one.
     Interrupt { turn: TurnNo },

@@ -51,6 +51,10 @@ pub enum ToWorker {
         /// Whether this is the end of input: the code sees the end of its standard input.
         #[serde(default, skip_serializing_if = "is_false")]
         eof: bool,
+        /// Whether the bytes are what was typed at a terminal. A worker adds no line end to them. A worker without
+        /// terminals need not know this field.
+        #[serde(default, skip_serializing_if = "is_false")]
+        keys: bool,
     },
     /// Drop unread input and stop the turn. One SIGINT to the worker's process group follows.
     Interrupt { turn: TurnNo },
@@ -296,7 +300,7 @@ pub struct WorkerError {
     pub message: String,
 }
 
-fn is_false(value: &bool) -> bool {
+pub(crate) fn is_false(value: &bool) -> bool {
     !value
 }
 

@@ -121,6 +121,7 @@ fn use_node(client: &DoorClient) {
     client.done("DELETE", "/v1/secrets/KEY", "");
     client.done("POST", "/v1/console/logins", "");
     client.done("POST", "/v1/node/prune", &json!({"dry_run": true}).to_string());
+    client.done("POST", "/v1/node/doctor", "");
     assert_eq!(client.ask("DELETE", "/v1/environments/none", "").0, 404);
 }
 
@@ -151,6 +152,7 @@ async fn contract_112_every_change_and_access_is_in_the_log() {
         "file.put",
         "file.read",
         "file.remove",
+        "node.doctor",
         "node.end",
         "node.prune",
         "node.start",

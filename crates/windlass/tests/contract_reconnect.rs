@@ -365,7 +365,8 @@ async fn contract_12_an_attach_and_its_commands_in_one_write_are_all_heard() {
         act,
     };
     let start = give(1, KeeperCommand::TurnStart { turn: TurnNo(2), more: false, context: None });
-    let input = give(2, KeeperCommand::TurnInput { turn: TurnNo(2), more: false, eof: false });
+    let input =
+        give(2, KeeperCommand::TurnInput { turn: TurnNo(2), more: false, eof: false, keys: false });
     let says = [attach(1001, last), (start, b"print(input())".as_slice()), (input, b"hello\n")];
     let mut second = ByHand::say(&socket, &says);
     assert_eq!(attached(&mut second).last, last);

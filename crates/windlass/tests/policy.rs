@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use windlass_testkit::{TestNode, python};
+use windlass_testkit::raw_http::{RawHttp, request};
+use windlass_testkit::{PATIENCE, TestNode, python, within};
 
 /// Private directories with a home and a repository as workspace. The home is not below `/tmp`, which is
 /// private in a session.
@@ -168,4 +169,37 @@ fn doctor_tests_each_level_and_reports_what_was_refused() {
     let page = text(&windlass(&place, &["doctor", "--session-test"]), code);
     assert!(page.contains("A real session"), "{page}");
     assert!(!page.contains('\u{1b}'), "colours in a pipe");
+}
+
+#[tokio::test]
+async fn a_node_tests_for_a_client_what_the_command_tests() {
+    let node = TestNode::start(env!("CARGO_BIN_EXE_windlass")).await.unwrap();
+    let mut door = RawHttp::connect(&node.dirs().socket()).await.unwrap();
+    door.write(&request("POST", "/v1/node/doctor", b"")).await.unwrap();
+    let (status, asked) = within(PATIENCE, door.answer()).await.unwrap();
+    assert_eq!(status, 200, "{asked}");
+    let found = node.command(&["doctor", "--json", "--empty-workspace"]).output().unwrap();
+    let found: Value = serde_json::from_slice(&found.stdout).unwrap();
+    assert_eq!(asked["confined"], found["confined"]);
+    assert!(!asked["tests"].as_array().unwrap().is_empty(), "{asked}");
+    assert_eq!(controls(&asked), controls(&found));
+    // The workspace can be written, and the rest of the machine cannot.
+    let write = controls(&asked).into_iter().filter(|(_, control, ..)| control == "write");
+    for (level, _, state, tested) in write {
+        assert_eq!((state.as_str(), tested), ("enforced", true), "{level}: {asked}");
+    }
+}
+
+/// Level, control, state and whether it was tested, from a report of the doctor.
+fn controls(report: &Value) -> Vec<(String, String, String, bool)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let of_test = |test: &Value| -> Vec<_> {
+        let level = text(&test["level"]);
+        let one = |one: &Value| {
+            let tested = one["tested"].as_bool().unwrap_or(false);
+            (level.clone(), text(&one["control"]), text(&one["state"]), tested)
+        };
+        test["controls"].as_array().unwrap().iter().map(one).collect()
+    };
+    report["tests"].as_array().unwrap().iter().flat_map(of_test).collect()
 }

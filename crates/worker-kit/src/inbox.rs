@@ -30,8 +30,9 @@ pub enum KeeperMessage {
     /// Run the code as a new turn. Ask [`Inbox::interrupted`] first: the interrupt may have come before.
     /// A worker with the capability `context` may get a context with it.
     TurnStart { turn: TurnNo, code: Bytes, context: Option<Box<TurnContext>> },
-    /// The answer to a `stdin_wait`. With `eof`, the code sees the end of its input after these bytes.
-    Input { turn: TurnNo, bytes: Bytes, eof: bool },
+    /// The answer to a `stdin_wait`. With `eof`, the code sees the end of its input after these bytes. With `keys`, the
+    /// bytes were typed at a terminal.
+    Input { turn: TurnNo, bytes: Bytes, eof: bool, keys: bool },
     /// Stop this turn. [`Inbox::interrupted`] remembers it, so a worker may skip this message.
     Interrupt { turn: TurnNo },
     /// The answer to a `tool_call`: a JSON value, or with `ok` false the error as a JSON object.
@@ -142,9 +143,9 @@ impl Inbox {
                     KeeperMessage::TurnStart { turn, code, context }
                 })
             }
-            ToWorker::TurnInput { turn, more, eof } => {
+            ToWorker::TurnInput { turn, more, eof, keys } => {
                 joined(&mut self.unfinished.turn_input, turn, frame.body, more)?
-                    .map(|bytes| KeeperMessage::Input { turn, bytes, eof })
+                    .map(|bytes| KeeperMessage::Input { turn, bytes, eof, keys })
             }
             ToWorker::Interrupt { turn } => {
                 self.interrupted = self.interrupted.max(Some(turn));

@@ -60,7 +60,7 @@ fn frames_become_messages() {
         "#,
         expect![[r#"
             TurnStart { turn: TurnNo(1), code: b"1+1", context: None }
-            Input { turn: TurnNo(1), bytes: b"ada", eof: true }
+            Input { turn: TurnNo(1), bytes: b"ada", eof: true, keys: false }
             Interrupt { turn: TurnNo(1) }
             ToolResult { turn: TurnNo(1), call: CallNo(4), ok: true, body: b"{}" }
             ToolResult { turn: TurnNo(1), call: CallNo(5), ok: false, body: b"{\"message\":\"no\"}" }
@@ -90,7 +90,7 @@ fn continued_messages_are_joined_whatever_comes_between() {
             TurnStart { turn: TurnNo(1), code: b"abc", context: None }
             ToolResult { turn: TurnNo(1), call: CallNo(1), ok: true, body: b"11" }
             ToolResult { turn: TurnNo(1), call: CallNo(2), ok: false, body: b"{}" }
-            Input { turn: TurnNo(1), bytes: b"input", eof: false }
+            Input { turn: TurnNo(1), bytes: b"input", eof: false, keys: false }
         "#]],
     );
 }
@@ -106,7 +106,7 @@ fn a_message_without_an_end_does_not_reach_another_turn() {
         {"kind":"turn_start","turn":4} | w
         "#,
         expect![[r#"
-            Input { turn: TurnNo(2), bytes: b"new", eof: false }
+            Input { turn: TurnNo(2), bytes: b"new", eof: false, keys: false }
             TurnStart { turn: TurnNo(4), code: b"new", context: None }
         "#]],
     );

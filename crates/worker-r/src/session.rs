@@ -368,7 +368,7 @@ impl RSession {
     fn wait_for_input(&mut self, number: TurnNo) -> Waited<()> {
         loop {
             match self.wait_in_turn(number) {
-                Waited::Done(KeeperMessage::Input { turn, bytes, eof }) if turn == number => {
+                Waited::Done(KeeperMessage::Input { turn, bytes, eof, .. }) if turn == number => {
                     if let Some(turn) = &mut self.turn {
                         turn.input.add(&bytes, eof);
                     }

@@ -209,6 +209,9 @@ export interface DisplayRef {
   seq: Seq;
 }
 
+/** What `windlass doctor --json` prints. */
+export type DoctorFindings = unknown;
+
 /** Why output bytes are missing. */
 export type DropReason = "quota" | "disk_full" | "not_copied";
 
@@ -1229,6 +1232,8 @@ export interface Session {
   state: SessionState;
   /** The tenant that the session belongs to. It is also a part of the id. */
   tenant?: TenantName | null;
+  /** The size of the terminal that the code has. Absent for a session without a terminal. */
+  terminal?: TerminalSize | null;
   /** The running turn. */
   turn?: TurnId | null;
   /** Number of turns accepted so far. */
@@ -1440,7 +1445,7 @@ export interface TenantUsage {
   turns: number;
 }
 
-/** The size of a session's terminal, in characters. */
+/** The size of a session's terminal, in characters. Each is from 1 to 1000. */
 export interface TerminalSize {
   columns: number;
   rows: number;
@@ -1508,6 +1513,8 @@ export interface TurnInput {
   base64?: string | null;
   /** End of input: no more input follows. */
   eof?: boolean;
+  /** The text is what was typed at a terminal: a worker adds no line end to it. Only the worker `shell` has terminals. */
+  keys?: boolean;
   text?: string | null;
 }
 

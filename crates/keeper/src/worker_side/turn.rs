@@ -199,7 +199,8 @@ impl WorkerSide {
         let turn = flight.turn;
         let bytes = message.bytes.len() as u64;
         if let Some(worker) = self.process.as_mut() {
-            let input = ToWorker::TurnInput { turn, more: false, eof: message.eof };
+            let InputMessage { eof, keys, .. } = message;
+            let input = ToWorker::TurnInput { turn, more: false, eof, keys };
             let sent = worker.send(input, &message.bytes);
             self.sent(sent);
         }

@@ -214,8 +214,8 @@ fn with_more(act: &KeeperCommand, more: bool) -> KeeperCommand {
         KeeperCommand::TurnStart { turn, context, .. } => {
             KeeperCommand::TurnStart { turn: *turn, more, context: context.clone() }
         }
-        KeeperCommand::TurnInput { turn, eof, .. } => {
-            KeeperCommand::TurnInput { turn: *turn, more, eof: *eof && !more }
+        KeeperCommand::TurnInput { turn, eof, keys, .. } => {
+            KeeperCommand::TurnInput { turn: *turn, more, eof: *eof && !more, keys: *keys }
         }
         other => other.clone(),
     }

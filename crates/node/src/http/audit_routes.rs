@@ -10,7 +10,7 @@ use crate::fleet::load::LOAD;
 type RecordedAct = Option<&'static str>;
 
 /// Each route with its act. The first rows are those of the most frequent requests that are recorded.
-static ROUTES: [(Method, &str, RecordedAct); 56] = [
+static ROUTES: [(Method, &str, RecordedAct); 57] = [
     (Method::POST, "/v1/sessions/{session}/turns", Some("turn.submit")),
     (Method::POST, "/v1/sessions", Some("session.create")),
     (Method::POST, "/v1/sessions/{session}/turns/{turn}/input", Some("turn.input")),
@@ -39,6 +39,7 @@ static ROUTES: [(Method, &str, RecordedAct); 56] = [
     (Method::POST, peers::RENEW, Some("fleet.renew")),
     (Method::POST, fleet_view::CORDON, Some("fleet.cordon")),
     (Method::POST, "/v1/fleet/nodes/{node}/cordon", Some("fleet.cordon")),
+    (Method::POST, "/v1/node/doctor", Some("node.doctor")),
     (Method::POST, "/v1/node/prune", Some("node.prune")),
     (Method::POST, "/v1/node/stop", Some("node.stop")),
     (Method::GET, "/metrics", None),

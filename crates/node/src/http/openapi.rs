@@ -4,8 +4,8 @@
 use utoipa::OpenApi;
 
 use super::{
-    console, egress, environments, events, files, fleet_view, node, output, overview, secrets,
-    session_list, sessions, tools, tools_list, turns, usage,
+    console, doctor, egress, environments, events, files, fleet_view, node, output, overview,
+    secrets, session_list, sessions, tools, tools_list, turns, usage,
 };
 
 /// The OpenAPI document.
@@ -68,6 +68,7 @@ use super::{
         node::metrics,
         node::openapi,
         node::disk,
+        doctor::doctor,
         node::prune,
         node::stop,
     )

@@ -26,7 +26,7 @@ enum TenantAccess {
 
 /// Method, path and scope of each route, and whether it is open to tenants. `{name}` stands for one part of the path,
 /// `{*name}` for the rest.
-const ROUTES: [(Method, &str, TokenScope, TenantAccess); 56] = [
+const ROUTES: [(Method, &str, TokenScope, TenantAccess); 57] = [
     (Method::GET, "/metrics", Read, Refused),
     // What a login may do is decided by the client for whom it is.
     (Method::POST, console_gate::LOGINS, Admin, Refused),
@@ -48,6 +48,7 @@ const ROUTES: [(Method, &str, TokenScope, TenantAccess); 56] = [
     (Method::GET, "/v1/health", Read, Own),
     (Method::GET, "/v1/metrics", Read, Refused),
     (Method::GET, "/v1/node/disk", Read, Refused),
+    (Method::POST, "/v1/node/doctor", Admin, Refused),
     (Method::POST, "/v1/node/prune", Admin, Refused),
     (Method::POST, "/v1/node/stop", Admin, Refused),
     (Method::GET, "/v1/openapi.json", Read, Own),

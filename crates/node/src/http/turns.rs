@@ -35,7 +35,7 @@ use crate::bounds::{Bounds, BudgetShare};
 use crate::failure::Failure;
 use crate::session::output_ends::{OutputExcerpt, StreamExcerpt, end_bytes};
 use crate::session::turns::Snapshot;
-use crate::session::{Request, SessionHandle, SubmitRequest, TurnRef, Until};
+use crate::session::{InputRequest, Request, SessionHandle, SubmitRequest, TurnRef, Until};
 use windlass_telemetry::TraceParent;
 use windlass_tools::within::OpenWithin;
 
@@ -316,12 +316,13 @@ pub(super) async fn input(
 ) -> Answer<Json<Turn>> {
     let handle = live(&app, session)?;
     let turn = turn_id(turn)?;
-    let eof = input.eof;
+    let (eof, keys) = (input.eof, input.keys);
     let bytes = message(input_bytes(input)?, &app.serving.bounds.of_session(&handle.id).input)?;
     note.add("bytes", bytes.len() as u64);
     note.add("eof", eof);
+    let input = InputRequest { bytes, eof, keys };
     let began = Instant::now();
-    let snapshot = handle.ask(|reply| Request::Input { turn, bytes, eof, reply }).await?;
+    let snapshot = handle.ask(|reply| Request::Input { turn, input, reply }).await?;
     let snapshot = replicated::told(&app, &handle, snapshot, (began, Duration::ZERO)).await;
     let reader = || Ok(handle.reader.again());
     present(&app, &handle.id, snapshot, Budgets::DEFAULT, reader).await.map(Json)

@@ -19,7 +19,7 @@ use super::refusals::RefusalQuestion;
 use super::round::{SessionAct, TurnEndReport};
 use super::trace::TRACEPARENT;
 use super::turns::{OutputExtent, TurnEnd, TurnRequest};
-use super::{answer, limits, receipts};
+use super::{InputRequest, answer, limits, receipts};
 use crate::failure::Failure;
 
 /// Why a session ended, for people.
@@ -212,11 +212,9 @@ impl Actor {
             SessionAct::Interrupt { turn } => {
                 self.keeper.command(KeeperCommand::Interrupt { turn }, Bytes::new());
             }
-            SessionAct::Input { turn, bytes, eof, reply } => {
-                match self
-                    .keeper
-                    .command(KeeperCommand::TurnInput { turn, more: false, eof }, bytes)
-                {
+            SessionAct::Input { turn, input: InputRequest { bytes, eof, keys }, reply } => {
+                let command = KeeperCommand::TurnInput { turn, more: false, eof, keys };
+                match self.keeper.command(command, bytes) {
                     Some(command) => self.keeper.confirm_later(command, turn, reply),
                     None => {
                         let message = "the input cannot be sent to the keeper";

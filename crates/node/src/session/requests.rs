@@ -15,7 +15,7 @@ use super::fork::HeldOriginal;
 use super::journal_side::JournalWrite;
 use super::round::SessionAct;
 use super::turns::{Snapshot, Turn};
-use super::{ReplySender, Request, SubmitRequest, TurnRef, Until, answer};
+use super::{InputRequest, ReplySender, Request, SubmitRequest, TurnRef, Until, answer};
 use crate::failure::Failure;
 use windlass_telemetry::Fact;
 
@@ -36,7 +36,7 @@ impl Actor {
                 }
             }
             Request::Interrupt { turn, reply } => self.interrupt(turn, reply),
-            Request::Input { turn, bytes, eof, reply } => self.input(&turn, bytes, eof, reply),
+            Request::Input { turn, input, reply } => self.input(&turn, input, reply),
             Request::Reset { reply } => {
                 self.apply(SessionEvent::ResetAsked);
                 self.fork.queue_reset(reply);
@@ -219,7 +219,7 @@ impl Actor {
         answer(reply, self.snapshot(number));
     }
 
-    fn input(&mut self, id: &TurnId, bytes: Bytes, eof: bool, reply: ReplySender<Snapshot>) {
+    fn input(&mut self, id: &TurnId, input: InputRequest, reply: ReplySender<Snapshot>) {
         let Some(turn) = self.queue.turns.number(id) else {
             let failure = match self.past(id) {
                 Ok(Some(_)) => Failure::of(ErrorCode::TurnNotRunning, self.id.as_str()),
@@ -237,15 +237,15 @@ impl Actor {
             return answer(reply, Err(Failure::of(code, self.id.as_str())));
         }
         if let Some(running) = self.queue.turns.get_mut(turn) {
-            if !running.takes_input(bytes.len()) {
+            if !running.takes_input(input.bytes.len()) {
                 let message = format!(
                     "turn {id} has too much unread input: the limit is {INPUT_BYTES_MAX} bytes"
                 );
                 return answer(reply, Err(Failure::new(ErrorCode::MessageTooLarge, message)));
             }
-            running.input_bytes += bytes.len();
+            running.input_bytes += input.bytes.len();
         }
-        self.round.acts.push(SessionAct::Input { turn, bytes, eof, reply });
+        self.round.acts.push(SessionAct::Input { turn, input, reply });
         self.commit();
     }
 

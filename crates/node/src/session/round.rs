@@ -8,9 +8,9 @@ use windlass_protocol::host::CancelReason;
 use windlass_protocol::turn::ResultValue;
 use windlass_protocol::{CallNo, LinkSeq, TurnNo};
 
-use super::ReplySender;
 use super::calls::{CallPart, ToolAnswer};
 use super::turns::Snapshot;
+use super::{InputRequest, ReplySender};
 use crate::clock::now_ms;
 
 #[derive(Debug, Default)]
@@ -31,8 +31,7 @@ pub(super) enum SessionAct {
     },
     Input {
         turn: TurnNo,
-        bytes: Bytes,
-        eof: bool,
+        input: InputRequest,
         reply: ReplySender<Snapshot>,
     },
     Restart,

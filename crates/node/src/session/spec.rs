@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use windlass_journal::{NewSession, SessionFacts};
-use windlass_protocol::api::Durability;
+use windlass_protocol::api::{Durability, TerminalSize};
 use windlass_protocol::policy::{HostRules, Network, Policy};
 use windlass_protocol::{ClientName, Owner, SessionId, kinds};
 use windlass_telemetry::TraceParent;
@@ -49,6 +49,9 @@ pub(super) struct Spec {
     /// The package environment that its worker runs in.
     #[serde(default)]
     pub environment: Option<String>,
+    /// The size of the terminal that its code has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<TerminalSize>,
     /// The home of the session's agent.
     #[serde(default)]
     pub agent_home: Option<PathBuf>,

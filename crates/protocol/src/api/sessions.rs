@@ -116,6 +116,7 @@ impl Session {
             kind: String::new(),
             workspace: String::new(),
             environment: None,
+            terminal: None,
             copied_from: None,
             created_at_ms: 0,
             turn: None,

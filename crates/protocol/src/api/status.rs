@@ -35,6 +35,12 @@ pub struct NodeStatus {
     pub tenant: Option<TenantName>,
 }
 
+/// What `windlass doctor --json` prints.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(transparent)]
+#[schema(value_type = Value)]
+pub struct DoctorFindings(pub serde_json::Value);
+
 /// How the node stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

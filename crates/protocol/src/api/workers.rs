@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::event::StartedBy;
+use crate::limits::TERMINAL_SIZE_MAX;
 
 /// The reply of `GET /v1/workers`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -45,10 +46,17 @@ pub enum WorkerSource {
     Configured,
 }
 
-/// The size of a session's terminal, in characters.
+/// The size of a session's terminal, in characters. Each is from 1 to 1000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TerminalSize {
     pub columns: u16,
     pub rows: u16,
+}
+
+impl TerminalSize {
+    /// Whether a program can draw it. A client could otherwise make every page that shows the terminal draw too much.
+    pub fn is_usable(self) -> bool {
+        [self.columns, self.rows].iter().all(|size| (1..=TERMINAL_SIZE_MAX).contains(size))
+    }
 }

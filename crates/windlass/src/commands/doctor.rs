@@ -31,9 +31,17 @@ pub struct Args {
     /// Also run a real session through the node; starts the node if none is running
     #[arg(long)]
     session_test: bool,
+    /// Test an empty directory as the workspace instead of the current one
+    #[arg(long)]
+    empty_workspace: bool,
 }
 
 pub fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode> {
+    // Removed at the end of the test.
+    let empty = args.empty_workspace.then(tempfile::tempdir).transpose()?;
+    if let Some(empty) = &empty {
+        std::env::set_current_dir(empty.path())?;
+    }
     // Fork before the runtime starts: after that, the process may have other threads.
     let machine = MachineSupport::detect();
     let site = site_here()?;

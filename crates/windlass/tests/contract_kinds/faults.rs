@@ -125,7 +125,7 @@ async fn contract_84_a_program_that_waits_for_input_makes_the_turn_say_so() {
     for program in ["cat", "head -n 1", "python3 -c 'print(input())'", "sh -c 'read x; echo $x'"] {
         let asking = run(&client, &session, &format!("echo asked; {program}; echo after")).await;
         assert_eq!(asking.state, TurnState::AwaitingInput, "{program}: {asking:?}");
-        let input = TurnInput { text: Some("ada\n".to_owned()), eof: true, base64: None };
+        let input = TurnInput { text: Some("ada\n".to_owned()), eof: true, ..TurnInput::default() };
         let answered = client.answer_turn(&session, &asking.id, &input);
         let answered = within(PATIENCE, answered).await.unwrap();
         assert_eq!(answered.output.text, "asked\nada\nafter\n", "{program}: {answered:?}");

@@ -287,7 +287,7 @@ impl AgentDriver {
     async fn take_message(&mut self, message: KeeperMessage) -> Option<DriverEnd> {
         match message {
             KeeperMessage::TurnStart { turn, code, .. } => self.start_turn(turn, &code).await,
-            KeeperMessage::Input { turn, bytes, eof } => {
+            KeeperMessage::Input { turn, bytes, eof, .. } => {
                 if let Some(running) = self.turn.as_mut().filter(|running| running.number == turn) {
                     let acts = running.desk.answer(&String::from_utf8_lossy(&bytes), eof);
                     self.act(acts);

@@ -267,7 +267,7 @@ impl Adapter {
             KeeperMessage::TurnStart { turn, code, .. } => {
                 return self.start_turn(turn, &code).await;
             }
-            KeeperMessage::Input { turn, bytes, eof } => {
+            KeeperMessage::Input { turn, bytes, eof, .. } => {
                 if self.is_running(turn)
                     && let Some(answer) = self.input.take(&bytes, eof)
                 {

@@ -10,6 +10,15 @@ use rustix::io::{Errno, ioctl_fionread};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::termios::{LocalModes, QueueSelector, tcflush, tcgetattr};
 
+/// How the bytes of an answer are meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InputForm {
+    /// A line, whose end may be missing.
+    Line,
+    /// What was typed at a terminal.
+    Keys,
+}
+
 /// The character that ends the input of a terminal.
 const END_OF_INPUT: u8 = 4;
 

@@ -20,7 +20,7 @@ use windlass_worker_kit::{
 
 use self::turn::{RunningTurn, ShellTurnStage};
 use super::bash::{Bash, BashParts, BashReport};
-use super::input::{InputPipe, TerminalInput};
+use super::input::{InputForm, InputPipe, TerminalInput};
 use super::look::WaitsFor;
 use super::outcome::{ShellTurnEnd, described_end, signal_status, syntax_error};
 use super::script;
@@ -234,8 +234,9 @@ impl ShellSession {
                 }
             }
             KeeperMessage::Interrupt { turn } if running == Some(turn) => self.stop(),
-            KeeperMessage::Input { turn, bytes, eof } if running == Some(turn) => {
-                self.give_input(&bytes, eof);
+            KeeperMessage::Input { turn, bytes, eof, keys } if running == Some(turn) => {
+                let form = if keys { InputForm::Keys } else { InputForm::Line };
+                self.give_input(&bytes, eof, form);
             }
             KeeperMessage::ToolResult { turn, call, ok, body } if running == Some(turn) => {
                 self.tools.answer(call, ok, &body);

@@ -240,6 +240,9 @@ class DisplayRef(_DisplayRef, total=False):
 
     id: Optional[str]
 
+# What `windlass doctor --json` prints.
+DoctorFindings = Any
+
 # Why output bytes are missing.
 DropReason = Literal["quota", "disk_full", "not_copied"]
 
@@ -1437,6 +1440,8 @@ class Session(_Session, total=False):
     started_by: Optional[StartedBy]
     # The tenant that the session belongs to. It is also a part of the id.
     tenant: Optional[TenantName]
+    # The size of the terminal that the code has. Absent for a session without a terminal.
+    terminal: Optional[TerminalSize]
     # The running turn.
     turn: Optional[TurnId]
     # The worker's process id, in the keeper's pid namespace.
@@ -1680,7 +1685,7 @@ class TenantUsage(_TenantUsage, total=False):
 
 
 class TerminalSize(TypedDict):
-    """The size of a session's terminal, in characters."""
+    """The size of a session's terminal, in characters. Each is from 1 to 1000."""
 
     columns: int
     rows: int
@@ -1758,6 +1763,8 @@ class TurnInput(TypedDict, total=False):
     base64: Optional[str]
     # End of input: no more input follows.
     eof: bool
+    # The text is what was typed at a terminal: a worker adds no line end to it. Only the worker `shell` has terminals.
+    keys: bool
     text: Optional[str]
 
 # The number of a turn in its session, from 1, in the order accepted. Workers know turns by this number.

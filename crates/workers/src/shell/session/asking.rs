@@ -6,14 +6,14 @@ use rustix::process::Signal;
 use windlass_worker_kit::{Link, WorkerLinkError};
 
 use super::{ShellSession, number_of};
-use crate::shell::input::{InputIdentity, hides_input};
+use crate::shell::input::{InputForm, InputIdentity, hides_input};
 use crate::shell::look::{self, KnownFiles, WaitsFor};
 
 /// How often bash may be idle without a report of the turn's end, before it is started anew.
 const UNREPORTED_MAX: u32 = 4;
 
 impl ShellSession {
-    pub(super) fn give_input(&mut self, bytes: &[u8], eof: bool) {
+    pub(super) fn give_input(&mut self, bytes: &[u8], eof: bool, form: InputForm) {
         let Some(running) = &mut self.turn else { return };
         if !std::mem::take(&mut running.asked) {
             return;
@@ -21,11 +21,11 @@ impl ShellSession {
         running.was_active();
         running.look.input_at = Some(Instant::now());
         let mut bytes = bytes.to_vec();
-        if !eof && bytes.last() != Some(&b'\n') {
+        let to_terminal = self.typed_for_terminal();
+        if form == InputForm::Line && !eof && bytes.last() != Some(&b'\n') {
             // An answer is a line, as in the other workers. `read` waits for its end.
             bytes.push(b'\n');
         }
-        let to_terminal = self.typed_for_terminal();
         match &self.bash.terminal {
             Some(terminal) if to_terminal => self.typed.give(&terminal.master, &bytes, eof),
             _ => self.pipe.give(&bytes, eof),
