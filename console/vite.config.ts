@@ -2,8 +2,16 @@
 
 import { defineConfig } from "vite";
 
-/** The licence of Preact, which is in the built script, asks for this. */
-const NOTICE = "/*! Contains Preact. Copyright (c) 2015-present Jason Miller. MIT License. */";
+/** The licences of the libraries in the built scripts ask for this. */
+const NOTICES = [
+  ["preact", "/*! Contains Preact. Copyright (c) 2015-present Jason Miller. MIT License. */"],
+  ["@xterm", "/*! Contains xterm.js. Copyright (c) 2017-2019, The xterm.js authors; 2014-2016, SourceLair Private Company; 2012-2013, Christopher Jeffrey; and parts of VS Code, Copyright (c) Microsoft Corporation. MIT License. */"],
+] as const;
+
+function notices(chunk: { moduleIds: readonly string[] }): string {
+  const used = NOTICES.filter(([library]) => chunk.moduleIds.some((id) => id.includes(`node_modules/${library}/`)));
+  return used.map(([, notice]) => notice).join("\n");
+}
 
 export default defineConfig({
   base: "/console/",
@@ -15,6 +23,6 @@ export default defineConfig({
     // Everything in files of its own: the Content-Security-Policy allows no inline script.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
-    rolldownOptions: { output: { postBanner: NOTICE } },
+    rolldownOptions: { output: { postBanner: notices } },
   },
 });

@@ -10,6 +10,7 @@ import { startTheme } from "./lib/theme.ts";
 import "./style/base.css";
 import "./style/sessions.css";
 import "./style/session.css";
+import "./style/terminal.css";
 import "./style/output.css";
 import "./style/node.css";
 

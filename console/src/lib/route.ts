@@ -2,14 +2,14 @@
 
 import { Store } from "./store.ts";
 
-export type SessionTab = "transcript" | "files" | "policy" | "usage";
+export type SessionTab = "transcript" | "terminal" | "files" | "policy" | "usage";
 
 export type Route =
   | { page: "sessions" }
   | { page: "session"; id: string; tab: SessionTab }
   | { page: "node" };
 
-const TABS: readonly string[] = ["transcript", "files", "policy", "usage"];
+const TABS: readonly string[] = ["transcript", "terminal", "files", "policy", "usage"];
 
 export function parseRoute(hash: string): Route {
   const parts = hash.replace(/^#?\/?/, "").split("/");

@@ -1,6 +1,5 @@
 // The node: its health, what it holds, what sessions can use, and its fleet.
 
-import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 
 import type { DiskUse, EnvironmentList, FleetNodeList, FleetStatus, NodeStatus, UsageList, WorkerList } from "../../../sdk/typescript/src/api.ts";
@@ -9,9 +8,11 @@ import { fleetStatus } from "../lib/fleet.ts";
 import { Problem } from "../lib/parts.tsx";
 import { usePolling } from "../lib/poll.ts";
 import { age, bytes, count, duration } from "../lib/text.ts";
+import { Doctor } from "./doctor.tsx";
 import { findings, type Finding } from "./findings.ts";
 import { parseMetrics, quantile, type Sample, sum } from "./metrics.ts";
 import { type ServerList, stateText, TONES } from "./servers.ts";
+import { Table, word } from "./table.tsx";
 
 interface NodeState {
   status?: NodeStatus;
@@ -63,6 +64,7 @@ export function NodePage() {
       <Problem text={problem} />
       {state.status && <Status status={state.status} samples={state.samples ?? []} />}
       {state.status && <Findings found={findings(state)} />}
+      <Doctor />
       {state.fleet && <Fleet fleet={state.fleet} nodes={state.nodes} />}
       {state.environments && <Environments list={state.environments} />}
       {state.workers && <Workers list={state.workers} />}
@@ -111,29 +113,6 @@ function Figure({ name, value, more, bad }: { name: string; value: string; more?
       {more && <small>{more}</small>}
     </div>
   );
-}
-
-function Table({ title, heads, rows, note }: { title: string; heads: string[]; rows: { key: string; cells: ComponentChildren[] }[]; note?: string | null | undefined }) {
-  return (
-    <section>
-      <h2>{title}</h2>
-      {note && <Problem text={note} />}
-      {rows.length === 0 ? (
-        <p class="muted">None.</p>
-      ) : (
-        <div class="table-box" tabIndex={0} role="region" aria-label={title}>
-          <table>
-            <thead><tr>{heads.map((head) => <th key={head} scope="col">{head}</th>)}</tr></thead>
-            <tbody>{rows.map((row) => <tr key={row.key}>{row.cells.map((cell, at) => <td key={at}>{cell}</td>)}</tr>)}</tbody>
-          </table>
-        </div>
-      )}
-    </section>
-  );
-}
-
-function word(tone: string, text: string) {
-  return <span class={`state ${tone}`}><i class="dot" aria-hidden="true" />{text}</span>;
 }
 
 function Fleet({ fleet, nodes }: { fleet: FleetStatus; nodes: FleetNodeList | undefined }) {
@@ -185,7 +164,7 @@ function Findings({ found }: { found: Finding[] }) {
     <section>
       <h2>Findings</h2>
       {found.length === 0 ? (
-        <p class="muted">The node reports no fault. <code>windlass doctor</code> on its machine also tests the isolation.</p>
+        <p class="muted">The node reports no fault.</p>
       ) : (
         <ul class="findings">
           {found.map(({ tone, what, remedy }) => (

@@ -50,7 +50,7 @@ export function Compose({ id, kind, transcript, sent }: { id: string; kind: stri
     const before = box.value.slice(0, box.selectionStart);
     const behind = box.value.slice(box.selectionEnd);
     if (by < 0 ? before.includes("\n") : behind.includes("\n")) return;
-    const past = [...new Set([...transcript.turns.values()].map((turn) => turn.code).toReversed())];
+    const past = pastCode(transcript);
     const next = (at ?? -1) - by;
     if (by > 0 && at === undefined) return;
     const found = next < 0 ? "" : past[next];
@@ -87,4 +87,9 @@ export function Compose({ id, kind, transcript, sent }: { id: string; kind: stri
       </div>
     </div>
   );
+}
+
+/** The code of the session's turns, the last one first, each once. */
+export function pastCode(transcript: Transcript): string[] {
+  return [...new Set([...transcript.turns.values()].map((turn) => turn.code).toReversed())];
 }

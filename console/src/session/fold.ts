@@ -4,6 +4,7 @@ import type { ControlReport, EventItem, Outcome, TurnError, Usage } from "../../
 import { bytesOfBase64 } from "../lib/text.ts";
 import { AGENT_MIME, type AgentItem, type AgentUsage, applyAgentEvent } from "./agent-fold.ts";
 import { OutputStore } from "./output-store.ts";
+import { ScreenFeed } from "./screen-feed.ts";
 
 export type Display = { type: "display"; id: string | undefined; mime: string; seq: number; body: string | Uint8Array<ArrayBuffer> | undefined; bytes: number };
 
@@ -74,6 +75,8 @@ export class Transcript {
   controls: ControlReport[] | undefined;
   isolation: string | undefined;
   egress: EgressSeen[] = [];
+  /** What a terminal shows of this. */
+  readonly screen = new ScreenFeed();
   /** Everything up to this event has been applied. */
   after = 0;
   ended: { reason: string; message: string } | undefined;
@@ -228,6 +231,7 @@ export class Transcript {
     turn.phase = "running";
     turn.startedAtMs = atMs;
     turn.version += 1;
+    this.screen.push({ is: "command", code: turn.code });
   }
 
   #resume(turn: TurnView): void {
@@ -237,6 +241,7 @@ export class Transcript {
 
   #output(event: Extract<EventItem, { kind: "output" }>, turn: TurnView | undefined): void {
     const text = this.#decoded(event);
+    this.screen.push({ is: "output", text });
     const count = event.bytes ?? 0;
     const total = this.#outputBytes;
     this.#outputBytes += count;
@@ -317,6 +322,7 @@ export class Transcript {
   #turnEnded(event: Extract<EventItem, { kind: "turn_ended" }>, turn: TurnView): void {
     turn.phase = "ended";
     turn.wait = undefined;
+    this.screen.push({ is: "end" });
     turn.end = {
       outcome: event.outcome,
       error: event.error ?? undefined,

@@ -11,7 +11,14 @@ export interface InputProps {
   wait: { prompt: string; secret: boolean };
 }
 
-export function giveInput(session: string, turn: string, input: { text?: string; eof?: boolean }): Promise<unknown> {
+export interface TypedInput {
+  text?: string;
+  eof?: boolean;
+  /** The text is keys, and not a line. */
+  keys?: boolean;
+}
+
+export function giveInput(session: string, turn: string, input: TypedInput): Promise<unknown> {
   return call(path("sessions", session, "turns", turn, "input"), { method: "POST", json: input });
 }
 

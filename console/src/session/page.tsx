@@ -13,11 +13,13 @@ import { noteFork } from "./fork-note.tsx";
 import type { Link } from "./follow.ts";
 import { type LiveSession, useLiveSession } from "./live.ts";
 import { PolicyTab } from "./policy.tsx";
+import { TerminalTab } from "./terminal.tsx";
 import { TranscriptTab } from "./transcript.tsx";
 import { UsageTab } from "./usage.tsx";
 
 const TABS: [SessionTab, string][] = [
   ["transcript", "Transcript"],
+  ["terminal", "Terminal"],
   ["files", "Files"],
   ["policy", "Policy"],
   ["usage", "Usage"],
@@ -59,12 +61,13 @@ export function SessionPage({ id, tab }: { id: string; tab: SessionTab }) {
         </div>
         {session !== undefined && <Facts session={session} live={live} />}
         <nav class="tabs" aria-label="Parts of the session">
-          {TABS.map(([one, word]) => (
+          {TABS.filter(([one]) => one !== "terminal" || session?.terminal != null).map(([one, word]) => (
             <a key={one} href={routeText({ page: "session", id, tab: one })} aria-current={one === tab ? "page" : undefined}>{word}</a>
           ))}
         </nav>
       </header>
       {tab === "transcript" && <TranscriptTab id={id} live={live} />}
+      {tab === "terminal" && <TerminalTab id={id} live={live} />}
       {tab === "files" && <FilesTab id={id} />}
       {tab === "policy" && <PolicyTab id={id} live={live} />}
       {tab === "usage" && <UsageTab live={live} />}

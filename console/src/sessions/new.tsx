@@ -48,7 +48,7 @@ export function NewSession({ close }: { close: () => void }) {
     try {
       const made = await call<Created>("/v1/sessions", { method: "POST", json: body });
       close();
-      goTo({ page: "session", id: made.session.id, tab: "transcript" });
+      goTo({ page: "session", id: made.session.id, tab: made.session.terminal != null ? "terminal" : "transcript" });
     } catch (thrown) {
       setProblem(words(thrown));
       setBusy(false);

@@ -149,7 +149,7 @@ export function SessionsPage() {
         <Virtual
           class={`session-rows ${columns}`}
           role="list"
-          label={`${count(shown.length)} sessions`}
+          label={plural(shown.length, "session")}
           count={shown.length}
           rowHeight={narrow ? NARROW_ROW_PX : ROW_PX}
           reveal={at}

@@ -143,7 +143,7 @@ test("a fork has the variables and goes its own way", async () => {
 test("the list tells what sessions use, and sorts them by it", async () => {
   await node.session({ id: "uses" });
   await page.goto(`${originOf(page)}/console/#/`);
-  const list = page.getByRole("list", { name: /sessions$/ });
+  const list = page.getByRole("list", { name: /sessions?$/ });
   await list.getByText("uses", { exact: true }).waitFor();
   const { sessions } = await node.call("GET", "/v1/overview");
   await page.getByRole("combobox", { name: "Order" }).selectOption("Sort by memory");

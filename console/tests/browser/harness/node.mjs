@@ -81,6 +81,12 @@ export class TestNode {
     if (JSON.parse(line).ready === undefined) throw new Error(`the node refuses to start: ${line}`);
   }
 
+  /** The memory of the node's process that is its own, in bytes. */
+  memory() {
+    const [, kib] = /^RssAnon:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${this.#child.pid}/status`, "utf8"));
+    return Number(kib) * 1024;
+  }
+
   /** Kills the node with SIGKILL and waits until it has exited. Its sessions keep running. */
   async kill() {
     const child = this.#child;
@@ -100,9 +106,9 @@ export class TestNode {
     return this.command("console", "--url-only");
   }
 
-  /** Sends a request at the unix socket, as the node's owner. */
-  call(method, target, body) {
-    const text = body === undefined ? "" : JSON.stringify(body);
+  /** Sends a request at the unix socket, as the node's owner: with JSON, or with bytes. */
+  call(method, target, body, bytes) {
+    const text = bytes ?? (body === undefined ? "" : JSON.stringify(body));
     const headers = { host: "windlass", "content-type": "application/json", "content-length": Buffer.byteLength(text) };
     const options = { socketPath: path.join(this.runtime, "node.sock"), method, path: target, headers, agent: false };
     return new Promise((done, fail) => {
