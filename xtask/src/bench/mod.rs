@@ -50,6 +50,7 @@ const BENCHES: &[Measurement] = &[
         figures: &["turn_cpu_us", "turn_cpu_worker_us", "turn_cpu_node_us", "turn_cpu_keeper_us"],
         measure: turn_cpu::measure,
     },
+    Measurement { figures: &["turn_cpu_traced_us"], measure: turn_cpu::traced },
     Measurement {
         figures: &["output_cpu_node_us", "output_cpu_keeper_us"],
         measure: turn_cpu::output,

@@ -26,6 +26,7 @@ enum Bound {
 const PROMISES: &[Promise] = &[
     Promise { figure: "warm_turn", of: Part::Ratio, bound: Bound::AtMost(5.0) },
     Promise { figure: "turn_cpu_us", of: Part::P50, bound: Bound::AtMost(90.0) },
+    Promise { figure: "turn_cpu_traced_us", of: Part::Ratio, bound: Bound::AtMost(1.15) },
     Promise { figure: "first_answer_zygote_np", of: Part::P50, bound: Bound::AtMost(10.0) },
     Promise { figure: "first_answer_pool_np", of: Part::P50, bound: Bound::AtMost(3.0) },
     Promise { figure: "first_answer_pool_np_own", of: Part::P50, bound: Bound::AtMost(4.0) },
