@@ -231,7 +231,7 @@ export class Transcript {
     turn.phase = "running";
     turn.startedAtMs = atMs;
     turn.version += 1;
-    this.screen.push({ is: "command", code: turn.code });
+    this.screen.push({ is: "command", turn: turn.id, code: turn.code });
   }
 
   #resume(turn: TurnView): void {

@@ -2,9 +2,11 @@
 // for a terminal that is opened later.
 
 export type ScreenPart =
-  | { is: "command"; code: string }
+  | { is: "command"; turn: string; code: string }
   | { is: "output"; text: string }
-  | { is: "end" };
+  | { is: "end" }
+  /** In place of parts that are not drawn: the turn that runs, unless it is as before, and whether it has the whole screen. */
+  | { is: "resume"; turn: string | undefined; whole: boolean };
 
 /** Characters of the past that a terminal shows when it is opened. */
 export const RECENT_CHARS_MAX = 256 * 1024;
@@ -26,8 +28,7 @@ export class ScreenFeed {
   /** Gives the recent parts and then each new one to the reader, until the returned function is called. */
   read(reader: (part: ScreenPart) => void): () => void {
     this.#forget();
-    const begin = this.#forgotten.text();
-    if (begin !== "") reader({ is: "output", text: begin });
+    reader(this.#forgotten.part());
     for (const part of this.#recent) reader(part);
     this.#reader = reader;
     return () => {
@@ -48,20 +49,23 @@ export class ScreenFeed {
   }
 }
 
-/** Remembers of parts that are not drawn whether a program began to use the whole screen in them. */
+/** Remembers of parts that are not drawn which turn runs, and whether it has begun to use the whole screen. */
 export class ForgottenParts {
+  #turn: string | undefined;
   #whole = false;
 
   add(part: ScreenPart): void {
     if (part.is === "output") {
       const last = [...part.text.matchAll(/\x1b\[\?(?:47|1047|1049)([hl])/g)].at(-1);
       if (last !== undefined) this.#whole = last[1] === "h";
-    } else this.#whole = false;
+      return;
+    }
+    this.#turn = part.is === "command" ? part.turn : undefined;
+    this.#whole = false;
   }
 
-  /** What to draw in their place. */
-  text(): string {
-    return this.#whole ? ENTER_WHOLE_SCREEN : "";
+  part(): ScreenPart {
+    return { is: "resume", turn: this.#turn, whole: this.#whole };
   }
 }
 
@@ -70,12 +74,34 @@ export function size(part: ScreenPart): number {
   return 16 + (part.is === "command" ? part.code.length : part.is === "output" ? part.text.length : 0);
 }
 
-/** Marks that one character may have. The library would keep and measure any number of them. */
-const MORE_MARKS = /(\p{M}{8})\p{M}+/gu;
+/** Characters that become a part of the one before. */
+const JOINED = /[\p{M}\p{Cf}\u1160-\u11ff]+/gu;
 
-/** Output as the screen draws it. */
-export function outputText(text: string): string {
-  return text.replace(MORE_MARKS, "$1");
+/** How many of them one character may have. The library would keep, measure and repeat any number. */
+const JOINED_MAX = 8;
+
+/** Characters that are not drawn, and between which others are still joined. */
+const UNSEEN = /[\x7f\x9c\ufeff]/g;
+
+/** Output as the screen draws it, piece by piece. */
+export class OutputText {
+  /** Joined characters at the end of the piece before. */
+  #run = 0;
+
+  next(piece: string): string {
+    const text = piece.replace(UNSEEN, "");
+    let end = -1;
+    let run = 0;
+    const limited = text.replace(JOINED, (joined, at: number) => {
+      const before = at === 0 ? this.#run : 0;
+      const characters = [...joined];
+      end = at + joined.length;
+      run = before + characters.length;
+      return characters.slice(0, Math.max(0, JOINED_MAX - before)).join("");
+    });
+    if (text !== "") this.#run = end === text.length ? run : 0;
+    return limited;
+  }
 }
 
 const HEAD = "\x1b[0;1m$ ";
@@ -85,14 +111,14 @@ const NEXT_LINE = "\r\n> ";
 export function commandText(code: string): string {
   const lines = code.replace(/\n+$/, "").split("\n");
   const plain = lines.map((line) => line.replace(/\t/g, "    ").replace(/\p{Cc}/gu, "\u{fffd}"));
-  return outputText(`${HEAD}${plain.join(NEXT_LINE)}\x1b[0m\r\n`);
+  return `${HEAD}${plain.join(NEXT_LINE)}\x1b[0m\r\n`;
 }
 
-/** Undoes what a program may have left: attributes, hidden and blinking cursor, modes of mouse, keys, paste and lines,
- *  character sets and margins. */
-export const PLAIN_MODES = "\x1b[!p\x1b(B\x0f\x1b[?25h\x1b[?9;12;1000;1002;1003;1004;1005;1006;1015;2004;2026l\x1b[?7h\x1b[20h";
+/** Undoes what a program may have left: attributes, hidden cursor, modes of mouse, keys and paste, character sets and
+ *  margins. */
+export const PLAIN_MODES = "\x1b[!p\x1b(B\x0f\x1b[?25h\x1b[?9;1000;1002;1003;1005;1006;1015;2004;2026l\x1b[?7h";
 
-const ENTER_WHOLE_SCREEN = "\x1b[?1049h";
+export const ENTER_WHOLE_SCREEN = "\x1b[?1049h";
 
 /** Leaves the screen of a program that uses all of it. Elsewhere this would move the cursor. */
 export const LEAVE_WHOLE_SCREEN = "\x1b[?1049l";

@@ -1,6 +1,6 @@
 // A terminal's screen, drawn by xterm.js. Loaded when somebody opens a terminal. What a session prints moves the cursor
-// and sets colours of its text; it makes no link and no title, it gets no answers, and no sequence of it takes long. Only
-// a program that uses the whole screen gets keys from it.
+// and sets colours of its text; it makes no link and no title, it gets no answers, and what takes long is refused
+// (`screen-limits.ts`). Only a program that uses the whole screen gets keys from it.
 
 import "@xterm/xterm/css/xterm.css";
 
@@ -8,13 +8,13 @@ import { Terminal } from "@xterm/xterm";
 
 import { allowLibraryStyle } from "../lib/library-style.ts";
 import { limitTerminal } from "./screen-limits.ts";
-import { commandText, ForgottenParts, LEAVE_WHOLE_SCREEN, outputText, PLAIN_MODES, RECENT_CHARS_MAX, type ScreenPart, size } from "./screen-feed.ts";
+import { commandText, ENTER_WHOLE_SCREEN, ForgottenParts, LEAVE_WHOLE_SCREEN, OutputText, PLAIN_MODES, RECENT_CHARS_MAX, type ScreenPart, size } from "./screen-feed.ts";
 
 /** Lines above the screen that can be scrolled to. */
 const SCROLLBACK_LINES = 5000;
 
 /** Characters that are drawn at once. The page answers in between. */
-const DRAWN_CHARS = 64 * 1024;
+const DRAWN_CHARS = 4096;
 
 /** Characters that wait to be drawn. Of a faster flood the older part is left out: the transcript has all of it. */
 const WAITING_CHARS_MAX = 4 * RECENT_CHARS_MAX;
@@ -22,8 +22,8 @@ const WAITING_CHARS_MAX = 4 * RECENT_CHARS_MAX;
 export interface ScreenOptions {
   columns: number;
   rows: number;
-  /** Keys for a program that uses the whole screen. */
-  typed: (text: string) => void;
+  /** Keys for the program whose turn is drawn, which uses the whole screen. */
+  typed: (turn: string, text: string) => void;
   /** A program begins or ends to use the whole screen. */
   whole: (is: boolean) => void;
   /** A key was pressed that is for nobody here. */
@@ -37,6 +37,9 @@ export class Screen {
   #chars = 0;
   #skipped = 0;
   #forgotten = new ForgottenParts();
+  readonly #output = new OutputText();
+  /** The turn whose command is drawn, and whose end is not. */
+  #turn: string | undefined;
   #drawing = false;
   #gone = false;
 
@@ -59,7 +62,7 @@ export class Screen {
     });
     limitTerminal(this.#terminal);
     this.#terminal.onData((text) => {
-      if (this.#isWhole()) typed(text);
+      if (this.#isWhole() && this.#turn !== undefined) typed(this.#turn, text);
     });
     this.#terminal.buffer.onBufferChange(() => whole(this.#isWhole()));
     this.#terminal.attachCustomKeyEventHandler((event) => {
@@ -118,15 +121,17 @@ export class Screen {
     // A terminal that is gone calls nobody back.
     for (let part = this.#next(); part !== undefined && !this.#gone; part = this.#next()) {
       const text = this.#text(part);
-      await new Promise<void>((done) => this.#terminal.write(text, done));
+      for (let at = 0; at < text.length && !this.#gone; at += DRAWN_CHARS) {
+        await new Promise<void>((done) => this.#terminal.write(text.slice(at, at + DRAWN_CHARS), done));
+      }
     }
     this.#drawing = false;
   }
 
   #next(): ScreenPart | undefined {
     if (this.#skipped > 0) {
-      const leave = this.#isWhole() ? LEAVE_WHOLE_SCREEN : "";
-      const text = `${leave}${PLAIN_MODES}\n[${this.#skipped} characters came too fast; the transcript has them]\n${this.#forgotten.text()}`;
+      const text = `${this.#plain()}[${this.#skipped} characters came too fast; the transcript has them]\n`;
+      this.#waiting.unshift(this.#forgotten.part());
       this.#skipped = 0;
       this.#forgotten = new ForgottenParts();
       return { is: "output", text };
@@ -148,12 +153,17 @@ export class Screen {
   #text(part: ScreenPart): string {
     switch (part.is) {
       case "command":
+        this.#turn = part.turn;
         // A background job may have changed the modes since the last turn.
-        return this.#plain() + commandText(part.code);
+        return this.#plain() + this.#output.next(commandText(part.code));
       case "output":
-        return outputText(part.text);
+        return this.#output.next(part.text);
       case "end":
+        this.#turn = undefined;
         return this.#plain();
+      case "resume":
+        this.#turn = part.turn ?? this.#turn;
+        return part.whole ? ENTER_WHOLE_SCREEN : "";
     }
   }
 

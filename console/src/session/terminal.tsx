@@ -12,6 +12,7 @@ import { pastCode } from "./compose.tsx";
 import { giveInput, type TypedInput } from "./input.tsx";
 import type { LiveSession } from "./live.ts";
 import type { Screen } from "./screen.ts";
+import { CELLS_MAX } from "./screen-limits.ts";
 import { Typist } from "./typist.ts";
 
 const INTERRUPT_KEY = "\x03";
@@ -23,6 +24,13 @@ export function TerminalTab({ id, live }: { id: string; live: LiveSession }) {
     return (
       <Empty>
         <p>This session has no terminal. A shell session gets one when it is made.</p>
+      </Empty>
+    );
+  }
+  if (size.columns * size.rows > CELLS_MAX) {
+    return (
+      <Empty>
+        <p>The terminal of this session is too large to be shown: {size.columns} columns and {size.rows} rows.</p>
       </Empty>
     );
   }
@@ -63,9 +71,10 @@ function OpenTerminal({ id, live, size }: { id: string; live: LiveSession; size:
         throw thrown;
       }),
     );
-    const typed = (text: string) => {
+    const typed = (drawn: string, text: string) => {
       const turn = transcript.current;
-      if (turn === undefined) return;
+      // What is drawn may lag: a key that was meant for its program is for no other.
+      if (turn?.id !== drawn) return;
       // A program that reads gets the character, and its terminal makes the signal of it, or not.
       if (text === INTERRUPT_KEY && turn.phase !== "awaiting_input") interrupt(turn.id);
       else if (typist.current?.type(turn.id, text) === false) setProblem("The program does not read what you type.");
@@ -97,6 +106,7 @@ function OpenTerminal({ id, live, size }: { id: string; live: LiveSession; size:
   }, [chosen]);
   useEffect(() => {
     if (current?.wait !== undefined) typist.current?.asked(current.id, current.wait.seq);
+    else typist.current?.answered();
   }, [current?.id, current?.wait?.seq]);
   // The keys follow the program, unless the person is at something else.
   useLayoutEffect(() => {

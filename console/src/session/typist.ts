@@ -33,10 +33,16 @@ export class Typist {
     this.#flush();
   }
 
+  /** Somebody has answered the question, or there is none. */
+  answered(): void {
+    this.#answered = this.#asked;
+  }
+
   #follow(turn: string): void {
     if (turn === this.#turn) return;
     this.#turn = turn;
     this.#waiting = "";
+    this.answered();
   }
 
   #flush(): void {

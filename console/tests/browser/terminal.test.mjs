@@ -173,8 +173,13 @@ test("what a session prints makes no link and no title, runs nothing and answers
     `\x1b]52;c;${Buffer.from(script).toString("base64")}\x07`,
     ...QUESTIONS,
     `\x1b[?1049h${QUESTIONS.join("")}`,
-    // Each would take minutes or all memory.
+    // Each would take minutes or all memory, or end the terminal.
     ..."@ABCDEFILMPSTXZb".split("").map((final) => `x\x1b[2147483647${final}`),
+    "\x1bc\x1b[999;999H\x1b[1J\x1b[999;999H\x1b[?1J",
+    "\x1b[20l\x1b[20h\x1b[?12h\x1b[?12l".repeat(5000),
+    `\x1b[4h${"x\x1b[100b".repeat(5000)}\x1b[4l`,
+    `x${"\u200b".repeat(60_000)}\x1b[100b`,
+    "\x1b[24S\x1b[24T".repeat(5000),
     `e${"\u0301".repeat(100_000)}`,
     `\x1b]4${";0;#fff".repeat(20_000)}\x07`,
     "\x1b[?1049l\x1b[?1000h\x1b[?1004h\x1b[?2004h\x1b[?25l\x1b[8m\x1b(0\x1b]11;#ffffff\x07\x1b[20l\x1b[1;3r\x1b[24;1H",

@@ -3,8 +3,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { commandText, outputText, RECENT_CHARS_MAX, ScreenFeed, type ScreenPart, size } from "../../src/session/screen-feed.ts";
+import { commandText, OutputText, RECENT_CHARS_MAX, ScreenFeed, type ScreenPart, size } from "../../src/session/screen-feed.ts";
 import { TYPED_CHARS_MAX, Typist } from "../../src/session/typist.ts";
+
+const LS: ScreenPart = { is: "command", turn: "t1", code: "ls" };
 
 test("a terminal that is opened late has the last part, and then everything", () => {
   const feed = new ScreenFeed();
@@ -12,14 +14,14 @@ test("a terminal that is opened late has the last part, and then everything", ()
   for (let at = 0; at < before; at += 1) feed.push({ is: "output", text: `line ${at}\n` });
   const seen: ScreenPart[] = [];
   const close = feed.read((part) => seen.push(part));
-  const recent = seen.reduce((sum, part) => sum + size(part), 0);
+  const recent = seen.slice(1).reduce((sum, part) => sum + size(part), 0);
   assert.ok(recent <= RECENT_CHARS_MAX && recent > RECENT_CHARS_MAX / 2, `${recent}`);
   assert.deepEqual(seen.at(-1), { is: "output", text: `line ${before - 1}\n` });
-  feed.push({ is: "command", code: "ls" });
-  assert.deepEqual(seen.at(-1), { is: "command", code: "ls" });
+  feed.push(LS);
+  assert.deepEqual(seen.at(-1), LS);
   close();
   feed.push({ is: "end" });
-  assert.deepEqual(seen.at(-1), { is: "command", code: "ls" });
+  assert.deepEqual(seen.at(-1), LS);
 });
 
 test("one part that is longer than all that is kept is kept", () => {
@@ -29,7 +31,7 @@ test("one part that is longer than all that is kept is kept", () => {
   feed.push({ is: "output", text });
   const seen: ScreenPart[] = [];
   feed.read((part) => seen.push(part));
-  assert.deepEqual(seen, [{ is: "output", text }]);
+  assert.deepEqual(seen, [{ is: "resume", turn: undefined, whole: false }, { is: "output", text }]);
 });
 
 test("a command moves no cursor and sets no colour", () => {
@@ -63,6 +65,7 @@ test("keys are sent when the program asks, once for each question", () => {
 test("keys for a turn that has ended never reach the next one", () => {
   check([["t1", "rm -rf *\n"], ["t2", "y"], ["t2", 7]], ["t2:y"]);
   check([["t1", "rm -rf *\n"], ["t2", 7]], []);
+  check([["t1", 5], ["t2", "y"]], []);
 });
 
 test("keys that nobody reads are bounded", () => {
@@ -96,12 +99,26 @@ test("a terminal that is opened late knows that a program has the whole screen",
   };
   const enters: ScreenPart = { is: "output", text: "a\x1b[?1049hb" };
   const leaves: ScreenPart = { is: "output", text: "a\x1b[?1049l" };
-  assert.deepEqual(begin([enters]), { is: "output", text: "\x1b[?1049h" });
-  for (const parts of [[enters, leaves], [enters, { is: "end" }], [enters, { is: "command", code: "ls" }]] as ScreenPart[][]) {
-    assert.equal((begin(parts) as { text: string }).text.length, RECENT_CHARS_MAX);
+  for (const [parts, turn, whole] of [
+    [[LS, enters], "t1", true],
+    [[enters], undefined, true],
+    [[LS, enters, leaves], "t1", false],
+    [[LS, enters, { is: "end" }], undefined, false],
+    [[enters, LS], "t1", false],
+  ] as const) {
+    assert.deepEqual(begin([...parts]), { is: "resume", turn, whole });
   }
 });
 
-test("a character has few marks", () => {
-  assert.equal(outputText(`e${"\u0301".repeat(1000)}x`), `e${"\u0301".repeat(8)}x`);
+test("a character has few marks, however they are written", () => {
+  const mark = "\u0301";
+  for (const [pieces, expected] of [
+    [[`e${mark.repeat(1000)}x`], `e${mark.repeat(8)}x`],
+    [[`e${mark.repeat(5)}`, mark.repeat(5), `${mark.repeat(5)}x${mark}`], `e${mark.repeat(8)}x${mark}`],
+    [[`e${"\u200b".repeat(6)}\ufeff\x7f\x9c${"\u1160".repeat(6)}x`], `e${"\u200b".repeat(6)}${"\u1160".repeat(2)}x`],
+    [["plain", "", mark, "x"], `plain${mark}x`],
+  ] as const) {
+    const output = new OutputText();
+    assert.equal(pieces.map((piece) => output.next(piece)).join(""), expected);
+  }
 });
