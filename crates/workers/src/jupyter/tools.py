@@ -7,6 +7,9 @@ import json
 import socket
 
 _DEADLINE_S_MAX = 10**9
+# Python raises an interrupt between two instructions. One that arrives as the code enters a wait for the
+# answer would be raised only after the answer, so the wait begins again after this time.
+_WAIT_S = 0.2
 
 __all__ = ["ToolDeadlinePassed", "ToolError", "ToolHostGone", "ToolNotFound", "Tools"]
 
@@ -97,8 +100,12 @@ class Tools:
                 connection.sendall(line)
             except BrokenPipeError:
                 pass  # The worker refused the call before it read all of it: the answer says why.
+            connection.settimeout(_WAIT_S)
             while not parts or not parts[-1].endswith(b"\n"):
-                part = connection.recv(1 << 20)
+                try:
+                    part = connection.recv(1 << 20)
+                except socket.timeout:
+                    continue
                 if not part:
                     raise ToolError("the worker closed the connection", name, "tool_cancelled")
                 parts.append(part)
