@@ -1,7 +1,10 @@
 //! Compares the output that a page shows with the real one. Ids, numbers and paths may differ.
 
-/// The first difference, or `None`. Empty lines do not count. A word with a digit or a slash matches any other such word. A line `...`
-/// stands for any number of lines, and a word that ends with `...` for the rest of its line.
+/// Length of the id that a node gives a session, with the `s` at its begin.
+const SESSION_ID_LETTERS: usize = 11;
+
+/// The first difference, or `None`. Empty lines do not count. A word with a digit or a slash, or a session id, matches any
+/// other such word. A line `...` stands for any number of lines, and a word that ends with `...` for the rest of its line.
 pub fn difference(shown: &str, real: &str) -> Option<String> {
     let (mut shown, mut real) = (lines(shown).peekable(), lines(real).peekable());
     while let Some(line) = shown.next() {
@@ -39,7 +42,14 @@ fn is_like(shown: &str, real: &str) -> bool {
 }
 
 fn varies(word: &str) -> bool {
-    word.contains(|letter: char| letter.is_ascii_digit() || letter == '/')
+    word.contains(|letter: char| letter.is_ascii_digit() || letter == '/') || is_session_id(word)
+}
+
+/// One in eighteen of the random ids has no digit.
+fn is_session_id(word: &str) -> bool {
+    let word = word.trim_matches(|letter: char| !letter.is_ascii_alphanumeric());
+    let is_of_id = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
+    word.len() == SESSION_ID_LETTERS && word.starts_with('s') && word.chars().all(is_of_id)
 }
 
 #[cfg(test)]
@@ -52,6 +62,9 @@ mod tests {
             ("pid 17 ready", "pid  4021 ready", true),
             ("pid 17 ready", "pid 17 waiting", false),
             ("in /vol/ada", "in /tmp/x", true),
+            ("session sfvktm5vmee stays", "session swehmfwxbvy stays", true),
+            ("[sfvktm5vmee 1.1]", "[swehmfwxbvy 1.1]", true),
+            ("session sfvktm5vmee stays", "session stays stays", false),
             ("a\n...\nb", "a\nx\ny\nb", true),
             ("a\n...", "a\nx", true),
             ("a\n...\nb", "a\nx", false),
