@@ -208,7 +208,7 @@ fn a_kernel_that_begins_after_the_interrupt_gets_it_again() {
     keeper.shut_down();
 }
 
-const INTERRUPTED_CALLS: usize = 100;
+const INTERRUPTED_CALLS: usize = 20;
 
 #[test]
 fn host_tools_are_called_and_given_up() {
