@@ -28,6 +28,7 @@ mod package_options;
 mod policy_options;
 mod repl_banner;
 mod repl_editor;
+mod running_turn;
 mod service_manager;
 mod session_guard;
 mod session_options;

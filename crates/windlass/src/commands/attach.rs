@@ -4,11 +4,12 @@ use std::process::ExitCode;
 
 use windlass_client::Client;
 use windlass_protocol::SessionId;
-use windlass_protocol::api::{OutputQuery, Session, SessionState, Turn, TurnQuery};
+use windlass_protocol::api::{OutputQuery, Session, Turn};
 
 use crate::answers::AnswerReader;
 use crate::follow::{FollowEnd, Person, SessionFollower};
 use crate::node_access;
+use crate::running_turn::running_turn;
 use crate::terminal::Terminal;
 
 /// Maximum number of bytes of earlier output to show from the running turn.
@@ -53,16 +54,6 @@ pub async fn run(args: Args, terminal: &mut Terminal) -> anyhow::Result<ExitCode
         FollowEnd::TurnEnded { .. } => {}
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The turn that was running when `session` was read. A prompt that opens later arrives as an event.
-async fn running_turn(client: &Client, session: &Session) -> anyhow::Result<Option<Turn>> {
-    let Some(id) = &session.turn else { return Ok(None) };
-    let mut turn = client.turn(&session.id, id, TurnQuery::default()).await?;
-    if session.state != SessionState::AwaitingInput {
-        turn.stdin_wait = None;
-    }
-    Ok(Some(turn))
 }
 
 /// Shows the last output that the turn had printed when `session` was read. Events deliver the rest.

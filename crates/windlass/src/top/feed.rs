@@ -12,7 +12,7 @@ use windlass_protocol::api::{
     CloseQuery, EventItem, OutputQuery, SESSION_PAGE_MAX, Session, SessionsQuery,
 };
 use windlass_protocol::kinds::agent::is_agent;
-use windlass_protocol::{EventKind, Outcome, SessionId, Stream};
+use windlass_protocol::{EventKind, Outcome, SessionId, Stream, TurnNo};
 
 use super::columns::TopScope;
 use super::model::{SESSIONS_MAX, TailPart, TopNode, TopSample};
@@ -21,6 +21,7 @@ use crate::agent_view::{self, AgentView, ShownMessages, ViewPart};
 use crate::counted::{OUTPUT_BYTE_DROPPED, OUTPUT_BYTES_DROPPED, counted};
 use crate::node_access;
 use crate::output_bytes::{self, OutputOffset};
+use crate::running_turn::running_turn;
 
 /// The time between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
@@ -166,6 +167,13 @@ async fn send_parts(
     if sender.send(TailPart::Earlier(earlier(client, &session).await?)).await.is_err() {
         return Ok(());
     }
+    // What was asked before is no event that follows.
+    if let Some(turn) = running_turn(client, &session).await?
+        && let Some(wait) = &turn.stdin_wait
+        && sender.send(input_wanted(turn.number, &wait.prompt)).await.is_err()
+    {
+        return Ok(());
+    }
     let mut events = client.events(id, session.seq);
     let mut reader = PartReader {
         client,
@@ -221,9 +229,7 @@ impl PartReader<'_> {
                 return self.agent_parts(item).await;
             }
             EventKind::Display { mime, more: false, .. } => format!("shows {mime}"),
-            EventKind::StdinWait { prompt, .. } => {
-                format!("turn {turn} waits for input: {prompt}")
-            }
+            EventKind::StdinWait { prompt, .. } => return Ok(vec![input_wanted(turn, prompt)]),
             EventKind::InterruptAsked { .. } => format!("turn {turn} is being stopped"),
             EventKind::TurnEnded { outcome, .. } => {
                 format!("turn {turn} ended: {}", outcome_name(*outcome))
@@ -276,6 +282,10 @@ impl PartReader<'_> {
         });
         Ok(parts.collect())
     }
+}
+
+fn input_wanted(turn: TurnNo, prompt: &str) -> TailPart {
+    TailPart::Note(format!("turn {turn} waits for input: {prompt}"))
 }
 
 fn outcome_name(outcome: Outcome) -> &'static str {

@@ -7,9 +7,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 
 use serde_json::{Value, json};
 use windlass_client::Client;
-use windlass_client::protocol::api::{Session, SessionState, Turn};
+use windlass_client::protocol::api::{Session, SessionState, Turn, TurnState};
 use windlass_client::protocol::{Outcome, SessionId};
-use windlass_testkit::{PATIENCE, TestNode, python, turn, turn_ended};
+use windlass_testkit::{PATIENCE, TestNode, python, run, turn, turn_ended};
 
 /// The terminal that runs the command.
 const TERMINAL: &str = include_str!("terminal.py");
@@ -179,6 +179,18 @@ async fn a_user_attaches_answers_and_comes_back() {
     top.see("1 session: 1 idle");
     top.see("got bob");
     top.press("\x03");
+    top.check_end(0);
+}
+
+#[tokio::test]
+async fn what_was_asked_before_the_command_began_is_shown() {
+    let (node, client) = node().await;
+    let session = node.session(&client).await.unwrap();
+    let asking = run(&client, &session.id, "input('name? ')").await;
+    assert_eq!(asking.state, TurnState::AwaitingInput);
+    let mut top = TopTerminal::start(&node, &[]);
+    top.see("turn 1 waits for input: name?");
+    top.press("q");
     top.check_end(0);
 }
 
