@@ -66,7 +66,7 @@ fn the_python_worker_passes() {
     }
     let directory = repository().join("workers/python");
     let directory = directory.to_str().unwrap();
-    passes(&check_all(&plan("python", &["python3", "-u", "-c", BOOT, directory])), &[]);
+    passes(&check_all(&plan("python", &["python3", "-B", "-u", "-c", BOOT, directory])), &[]);
 }
 
 #[test]

@@ -219,6 +219,31 @@ class Cells(WithPlace):
         self.assertEqual(self.run_in("1 / 0", cwd=sub, env={"A": "2"}).outcome, "error")
         self.assertEqual(self.keeper.run(code).result, before)
 
+    def test_the_name_of_a_span_is_that_of_the_turn(self):
+        code = "import os, subprocess, sys\nsubprocess.run(['/bin/sh', '-c', 'echo $TRACEPARENT'])"
+        code += "\n(os.environ.get('TRACEPARENT'), os.environ.get('A'), sys.argv)"
+
+        def check(told, name, other=None, argv=("",)):
+            self.assertEqual(told.printed, "%s\n" % (name or ""))
+            self.assertEqual(told.result, "%r\n" % ((name, other, list(argv)),))
+
+        self.keeper.run("import os\nos.environ['TRACEPARENT'] = 'own'")
+        for before in "own", None:
+            check(self.keeper.run(code), before)
+            for name in "one", "two":
+                check(self.run_in(code, env={"TRACEPARENT": name}), name)
+            check(self.run_in(code, env={"TRACEPARENT": "three", "A": "1"}), "three", "1", ["-c"])
+            check(self.run_in(code, env={"A": "1"}), before, "1", ["-c"])
+            self.run_in("del os.environ['TRACEPARENT']", env={"TRACEPARENT": "four"})
+            check(self.keeper.run(code), before)
+            self.keeper.run("os.environ.pop('TRACEPARENT', None)")
+
+    def test_the_name_of_a_span_needs_no_environment(self):
+        self.keeper.run("import os\nkept, os.environ = os.environ, None")
+        for _ in range(2):
+            self.assertEqual(self.run_in("6 * 7", env={"TRACEPARENT": "one"}).result, "42\n")
+        self.assertEqual(self.keeper.run("os.environ = kept\n6 * 7").result, "42\n")
+
     def test_a_directory_that_is_not_there_is_an_error_of_the_turn(self):
         told = self.run_in("print(1)", cwd=os.path.join(self.place, "none"), env={"A": "1"})
         self.assertEqual((told.printed, told.error["name"]), ("", "FileNotFoundError"))

@@ -29,6 +29,9 @@ _HIGH_DESCRIPTORS = (900, 200, 50)
 # The backend module; it may hold figures once it is imported.
 _BACKEND = __package__ + ".mpl"
 
+# The variable that names the span of a turn to its code.
+_TRACE = "TRACEPARENT"
+
 _OK = b'"ok"'
 _CLEAN_EXIT = b',"exit_code":0'
 # As shells say that SIGINT has ended a program.
@@ -58,6 +61,8 @@ class Worker:
         self._cells = Cells()
         self._tools = Source(self._wire, self._inbox, self._turns)
         self._figures = None
+        # Whether a turn has set the variable of its span, and what it was before.
+        self._is_traced, self._untraced = False, None
 
     def prepare(self):
         """Set up the environment that a session's code expects."""
@@ -161,7 +166,10 @@ class Worker:
         inbox.install()
         self._turns.begin(turn)
         cells.value = around = None
-        if context is None:
+        trace = None if context is None else _trace_alone(context)
+        if trace is not None:
+            error = inbox.guard(turn, self._run_traced, turn, body, trace)
+        elif context is None:
             error = inbox.guard(turn, self._run, turn, body)
         else:
             around = self._surroundings(context)
@@ -194,7 +202,35 @@ class Worker:
 
     def _run(self, turn, body):
         self._inbox.check(turn)
+        if self._is_traced:
+            self._end_trace()
         self._cells.run(turn, body)
+
+    def _run_traced(self, turn, body, trace):
+        """Run a turn whose context has nothing but the name of its span: every turn of a node that
+        records spans, so this does as little as it can. The variable stays until a turn has
+        another context, for threads that go on after their turn.
+        """
+        self._inbox.check(turn)
+        try:
+            variables = os.environ
+            if not self._is_traced:
+                self._untraced, self._is_traced = variables.get(_TRACE), True
+            variables[_TRACE] = trace
+        except Exception:
+            # The code has replaced `os.environ`, and has not asked for the variable.
+            pass
+        self._cells.run(turn, body)
+
+    def _end_trace(self):
+        self._is_traced = False
+        try:
+            if self._untraced is None:
+                os.environ.pop(_TRACE, None)
+            else:
+                os.environ[_TRACE] = self._untraced
+        except Exception:
+            pass
 
     def _surroundings(self, context):
         from .surroundings import Surroundings
@@ -203,6 +239,8 @@ class Worker:
 
     def _run_within(self, turn, body, around):
         self._inbox.check(turn)
+        if self._is_traced:
+            self._end_trace()
         around.enter()
         if around.is_program:
             self._cells.run_program(body, around.name)
@@ -314,6 +352,14 @@ def _out_of_the_way(given):
         os.close(given)
         return moved
     return given
+
+
+def _trace_alone(context):
+    """The name of the turn's span, if its context has nothing else."""
+    variables = context.get("env")
+    if variables and len(context) == len(variables) == 1:
+        return variables.get(_TRACE)
+    return None
 
 
 class _Described(Exception):
