@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -21,6 +21,8 @@ pub(crate) struct SessionDirectory {
     /// Notified when the last session has ended, when an id is free again, and when a tool host detaches.
     pub idle: Notify,
     last_use_ms: AtomicU64,
+    /// Number of requests that are being answered.
+    serving: AtomicUsize,
     /// A session was released to its keeper, for another node.
     released: AtomicBool,
     born: Instant,
@@ -69,6 +71,7 @@ impl Default for SessionDirectory {
             made: Notify::new(),
             idle: Notify::new(),
             last_use_ms: AtomicU64::new(0),
+            serving: AtomicUsize::new(0),
             released: AtomicBool::new(false),
             born: Instant::now(),
         }
@@ -217,8 +220,17 @@ impl SessionDirectory {
         self.last_use_ms.store(self.age_ms(), Ordering::Relaxed);
     }
 
+    /// Notes that the node is used until the returned value is dropped.
+    pub fn serve(&self) -> ServedRequest<'_> {
+        self.serving.fetch_add(1, Ordering::Relaxed);
+        ServedRequest(self)
+    }
+
     /// Milliseconds since the node was last used.
     pub fn unused_ms(&self) -> u64 {
+        if self.serving.load(Ordering::Acquire) > 0 {
+            return 0;
+        }
         self.age_ms().saturating_sub(self.last_use_ms.load(Ordering::Relaxed))
     }
 
@@ -228,5 +240,17 @@ impl SessionDirectory {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Slot>> {
         self.sessions.lock().expect("no holder of this lock can panic")
+    }
+}
+
+/// A request that is being answered.
+#[derive(Debug)]
+pub(crate) struct ServedRequest<'a>(&'a SessionDirectory);
+
+impl Drop for ServedRequest<'_> {
+    fn drop(&mut self) {
+        // In this order: the node was used until now when the count says that it is not used.
+        self.0.used();
+        self.0.serving.fetch_sub(1, Ordering::Release);
     }
 }

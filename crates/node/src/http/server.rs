@@ -378,9 +378,10 @@ async fn answer(
     // Anyone may try to log in: that is no use of the node, and keeps no connection.
     let logs_in = client == Some(AdmittedClient::LoggingIn);
     context.metrics.request();
+    // Without a request for its idle time, a node may exit. It does not exit under a request that waits longer.
+    let _serving = (!logs_in).then(|| context.sessions.serve());
     if !logs_in {
         slot.progress().admit();
-        context.sessions.used();
     }
     let of_a_session = request.uri().path().starts_with(SESSIONS);
     let only_looks = request.method() == Method::GET;
