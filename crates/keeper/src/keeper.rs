@@ -213,6 +213,9 @@ impl Keeper {
     pub(crate) fn start_worker(&mut self) {
         self.family.inherit(self.worker.egress.take());
         let Some(launch) = &self.launch else { return };
+        if self.worker.restarts > 0 {
+            self.worker.watch.measure_left();
+        }
         let (hold, pooled) = (self.held.hold(), self.worker.pooled.take());
         let (room, zygote) = (self.family.room.as_deref(), self.worker.zygote.take());
         match self.held.start_held(|| starting::start(launch, room, hold, pooled, zygote)) {

@@ -183,6 +183,13 @@ impl LimitWatch {
         }
     }
 
+    /// Measures what the last worker has left, before the next one starts.
+    pub fn measure_left(&mut self) {
+        for (_, disk) in &mut self.disks {
+            disk.measure_left(Instant::now());
+        }
+    }
+
     /// When the next check is due.
     pub fn next_check(&self) -> Option<Instant> {
         self.schedule.due

@@ -57,6 +57,8 @@ pub(crate) struct DiskMeter {
     walk: Option<DiskWalk>,
     /// The first walk could read everything.
     sees_all: bool,
+    /// The next measurement also finds what processes wrote that are gone, and does not count it as growth.
+    forgives: bool,
     last: Option<LastWalk>,
 }
 
@@ -112,6 +114,7 @@ impl DiskMeter {
             free: free.unwrap_or(0),
             walk: None,
             sees_all: true,
+            forgives: false,
             last: None,
         }
     }
@@ -129,6 +132,20 @@ impl DiskMeter {
     /// Whether the size at the session's begin is known.
     pub fn has_baseline(&self) -> bool {
         self.baseline.is_some()
+    }
+
+    /// Measures what is left of a session over its limit whose processes were ended: what they wrote at last is no growth by
+    /// those that follow. What is far over the limit counts all the same.
+    pub fn measure_left(&mut self, now: Instant) {
+        let before = self.size;
+        let most = self.baseline.unwrap_or(before).saturating_add(self.allowed);
+        if before <= most {
+            return;
+        }
+        (self.walk, self.last, self.forgives) = (None, None, true);
+        if self.check(now, ProcessList::default).is_some() {
+            self.size = before;
+        }
     }
 
     /// Walks a part of the workspace if a walk is in progress or due. Returns the growth if it is over the
@@ -177,7 +194,8 @@ impl DiskMeter {
         let by = size.saturating_sub(baseline);
         let excess = DiskExcess::of(by, self.ends_above);
         let over = OverDiskLimit { by, allowed: self.allowed, excess };
-        (by > self.allowed && size > before).then_some(over)
+        let is_forgiven = std::mem::take(&mut self.forgives) && excess == DiskExcess::Over;
+        (by > self.allowed && size > before && !is_forgiven).then_some(over)
     }
 
     fn walk_is_due(&self, now: Instant, free: u64) -> bool {
@@ -446,6 +464,23 @@ mod tests {
         assert_eq!(check(&mut disk, 91 * MIB), None, "less than before");
         write(dir.path(), "c", MIB);
         assert_eq!(check(&mut disk, 90 * MIB), Some(6));
+    }
+
+    #[test]
+    fn what_ended_processes_wrote_at_last_is_no_growth_of_the_next_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = DiskMeter::of(dir.path()).allowing(4 * MIB).ending_at(Some(12 * MIB));
+        let mut disk = DiskMeter { free: 100 * MIB, ..disk };
+        write(dir.path(), "a", 5 * MIB);
+        assert_eq!(check(&mut disk, 95 * MIB), Some(5));
+        write(dir.path(), "b", 2 * MIB);
+        disk.measure_left(Instant::now());
+        assert_eq!(check(&mut disk, 93 * MIB), None, "nothing was written since");
+        write(dir.path(), "c", MIB);
+        assert_eq!(check(&mut disk, 92 * MIB), Some(8));
+        write(dir.path(), "d", 6 * MIB);
+        disk.measure_left(Instant::now());
+        assert_eq!(check(&mut disk, 86 * MIB), Some(14), "far over the limit");
     }
 
     #[test]
