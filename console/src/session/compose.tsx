@@ -32,13 +32,15 @@ export function Compose({ id, kind, transcript, sent }: { id: string; kind: stri
     if (code.trim() === "" || busy) return;
     setBusy(true);
     setProblem("");
+    // At once: what the person types while the request is on its way is the next code.
+    setCode("");
+    setAt(undefined);
     try {
       await call(path("sessions", id, "turns"), { method: "POST", json: { code } });
-      setCode("");
-      setAt(undefined);
       sent();
     } catch (thrown) {
       setProblem(words(thrown));
+      setCode((now) => (now === "" ? code : now));
     }
     setBusy(false);
   };

@@ -52,13 +52,13 @@ function OpenTerminal({ id, live, size }: { id: string; live: LiveSession; size:
   // A background job can use the screen too, and gets no keys.
   const whole = alternate && current !== undefined;
 
-  const tell = (thrown: unknown) => {
-    // The turn ended while the request was on its way.
-    if (thrown instanceof ApiProblem && thrown.code === "turn_not_running") return;
-    setProblem(words(thrown));
+  const tell = (turn: string) => (thrown: unknown) => {
+    if (!(thrown instanceof ApiProblem && thrown.code === "turn_not_running")) setProblem(words(thrown));
+    // Else the turn ended while the request was on its way, or it still waits for its session.
+    else if (transcript.current?.id === turn) setProblem("The command has not begun, and got no input. Send it again.");
   };
-  const interrupt = (turn: string) => void call(path("sessions", id, "turns", turn, "interrupt"), { method: "POST" }).catch(tell);
-  const answer = (turn: string, input: TypedInput) => void giveInput(id, turn, input).catch(tell);
+  const interrupt = (turn: string) => void call(path("sessions", id, "turns", turn, "interrupt"), { method: "POST" }).catch(tell(turn));
+  const answer = (turn: string, input: TypedInput) => void giveInput(id, turn, input).catch(tell(turn));
 
   useEffect(() => {
     const at = box.current;
@@ -67,7 +67,7 @@ function OpenTerminal({ id, live, size }: { id: string; live: LiveSession; size:
     let unread: (() => void) | undefined;
     typist.current = new Typist((turn, text) =>
       giveInput(id, turn, { text, keys: true }).catch((thrown: unknown) => {
-        tell(thrown);
+        tell(turn)(thrown);
         throw thrown;
       }),
     );

@@ -187,6 +187,8 @@ test("what a session prints makes no link and no title, runs nothing and answers
   await node.call("PUT", "/v1/sessions/hostile/files/hostile.txt", undefined, Buffer.from(parts.join("\r\n")));
   await run(page, "cat hostile.txt; read -rs word");
   // The program that asks now gets nothing but what a person types.
+  const line = page.getByLabel("Input for the program", { exact: true });
+  await eventually("the program asks", async () => (await line.getAttribute("type")) === "password");
   await give(page, "typed by a person");
   await page.getByRole("textbox", { name: "Command" }).waitFor();
   await run(page, 'echo "$word"');
