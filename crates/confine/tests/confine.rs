@@ -100,7 +100,11 @@ attempt("tcp", lambda: socket.create_connection(("192.0.2.1", 9), 0.2))
 attempt("namespace", lambda: os.unshare(0x10000000) if hasattr(os, "unshare") else __import__("ctypes").CDLL(None, use_errno=True).unshare(0x10000000))
 attempt("kill", lambda: os.kill(os.getppid() or 99999, 0))
 attempt("system read", lambda: len(open("/etc/passwd").read()) > 0)
-attempt("thread", lambda: __import__("threading").Thread(target=print).start())
+def thread():
+    started = __import__("threading").Thread(target=print)
+    started.start()
+    started.join()
+attempt("thread", thread)
 attempt("process", lambda: os.waitpid(os.fork() or os._exit(0), 0)[1])
 "#;
 

@@ -25,6 +25,8 @@ int main(void)
             if ((held + sizeof block) % STEP == 0 && write(told[1], "x", 1) != 1)
                 _exit(1);
         }
+        /* The limit is checked at intervals. */
+        sleep(3);
         _exit(0);
     }
     close(told[1]);

@@ -5,4 +5,4 @@
 # limits: memory_bytes=134217728
 from attack import hold_memory_in_many
 
-hold_memory_in_many(128 << 20)
+hold_memory_in_many(128 << 20, looked_s=3)

@@ -126,7 +126,9 @@ impl ProcessMark {
     /// Waits until no marked process runs, up to `deadline`. Returns the processes that are left.
     pub fn left_at(&self, deadline: Instant) -> Vec<u32> {
         loop {
-            let alive = self.alive();
+            let mut alive = self.alive();
+            // The scans take time, in which some have ended.
+            alive.retain(|pid| processes::alive(*pid));
             let left = deadline.saturating_duration_since(Instant::now());
             if alive.is_empty() || left == Duration::ZERO {
                 return alive;

@@ -6,6 +6,9 @@ use std::process::{Command, Output, Stdio};
 
 use windlass_testkit::{TestNode, python};
 
+/// Nobody listens at this port, which no program gets that asks for a free one.
+const NOBODY: &str = "http://127.0.0.1:1";
+
 /// Private directories. The commands start the node in them.
 fn place() -> TestNode {
     TestNode::builder(env!("CARGO_BIN_EXE_windlass")).prepare().unwrap()
@@ -157,14 +160,11 @@ fn help_and_a_command_print_what_its_option_help_prints() {
 #[test]
 fn a_url_without_a_node_is_an_error_of_every_command_and_never_an_empty_list() {
     let place = place();
-    // Nobody listens with TCP at the port of a UDP socket.
-    let bound = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let refused = format!("http://{}", bound.local_addr().unwrap());
     let token = "ab".repeat(32);
     let commands = "ps;ps --json;ps --all;status;status --json;status --socket;du;prune --dry-run;servers;\
                     environments;workers;down;up;egress s;logs s;kill s;interrupt s;attach s;fork s;run -;\
                     repl;secret list;tools s;mcp --no-start";
-    for (url, commands) in [(&*refused, commands), ("http://nowhere.invalid:8040", "ps")] {
+    for (url, commands) in [(NOBODY, commands), ("http://nowhere.invalid:8040", "ps")] {
         for command in commands.split(';') {
             let args: Vec<&str> = command.split(' ').collect();
             let env = [("WINDLASS_URL", url), ("WINDLASS_TOKEN", &*token)];
@@ -185,12 +185,9 @@ fn a_url_that_cannot_be_used_is_told_before_its_token() {
     let token = place.dirs().token().display().to_string();
     let listens = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let listens = (format!("http://{}", listens.local_addr().unwrap()), listens);
-    // Nobody listens with TCP at the port of a UDP socket.
-    let dead = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let dead = (format!("http://{}", dead.local_addr().unwrap()), dead);
     for (url, code, told) in [
         ("nonsense", "bad_url", "not a plain URL"),
-        (&*dead.0, "unreachable", "no node answers at"),
+        (NOBODY, "unreachable", "no node answers at"),
         (&*listens.0, "bad_token", &*token),
     ] {
         let output = windlass_with(&place, &["ps"], "", &[("WINDLASS_URL", url)]);
@@ -205,12 +202,9 @@ fn a_url_that_cannot_be_used_is_told_before_its_token() {
 #[test]
 fn the_file_of_authorities_is_checked_for_https_only() {
     let place = place();
-    // Nobody listens with TCP at the port of a UDP socket.
-    let bound = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let port = bound.local_addr().unwrap().port();
     let token = "ab".repeat(32);
     for (scheme, code) in [("https", "bad_ca"), ("http", "unreachable")] {
-        let url = format!("{scheme}://127.0.0.1:{port}");
+        let url = NOBODY.replace("http", scheme);
         let env =
             [("WINDLASS_URL", &*url), ("WINDLASS_TOKEN", &*token), ("WINDLASS_CA", "/missing.pem")];
         let output = windlass_with(&place, &["ps"], "", &env);
@@ -340,7 +334,7 @@ fn a_token_allows_what_its_scope_says_until_it_is_removed() {
 #[test]
 fn tokens_are_not_made_here_for_a_node_elsewhere() {
     let place = place();
-    let env = [("WINDLASS_URL", "http://127.0.0.1:1")];
+    let env = [("WINDLASS_URL", NOBODY)];
     for line in ["token list", "token create ci --scope read", "token rm ci"] {
         let args: Vec<&str> = line.split(' ').collect();
         let refused = windlass_with(&place, &args, "", &env);

@@ -306,14 +306,14 @@ async fn contract_73_a_session_with_a_turn_that_runs_or_asks_is_not_idle() {
     let (_node, client) = node().await;
     let gate = Gate::new("g").unwrap();
     // Each session gets its turn before the next session is made, which may take as long as the idle timeout.
-    let running = idle_after(&client, 1).await;
+    let running = idle_after(&client, 3).await;
     let code = format!("{}print(x)", gate.python());
     let begun = client.submit_turn(&running.id, &turn(code)).await.unwrap();
     let at_gate = within(PATIENCE, gate.reached()).await.unwrap();
-    let asking = idle_after(&client, 1).await;
+    let asking = idle_after(&client, 3).await;
     let asked = run(&client, &asking.id, "input()").await;
     assert_eq!(asked.state, TurnState::AwaitingInput);
-    others_are_over(&client, 3).await;
+    others_are_over(&client, 5).await;
     at_gate.open().await.unwrap();
     let done = turn_ended(&client, &running.id, &begun.id, PATIENCE).await.unwrap();
     assert_eq!((done.outcome, done.output.text.as_str()), (Some(Outcome::Ok), "1\n"));
@@ -361,7 +361,7 @@ async fn contract_73_an_idle_timeout_outlives_the_node_and_is_a_twins_too() {
     // The test waits for the exit of its keeper, which is known after the first reply.
     assert_eq!(run_ok(&client, &twin.id, "x").await, "1\n");
     assert_eq!(ended(&client, &twin, PATIENCE).await.reason, EndReason::Idle);
-    let session = idle_after(&client, 4).await;
+    let session = idle_after(&client, 10).await;
     node.restart().await.unwrap();
     let client = node.client().await.unwrap();
     assert_eq!(run_ok(&client, &session.id, "x").await, "1\n");

@@ -125,8 +125,10 @@ fn contract_75_a_javascript_file_behaves_as_node_runs_it() {
         console.log(process.argv.length, process.argv.slice(2), process.argv[1] === __filename);\n\
         console.log(path.basename(__filename), path.basename(__dirname), path.basename(process.cwd()));\n\
         console.log(require('./beside.cjs'), require.main === module);\n\
-        import('./other.mjs').then(({ name }) => console.log(name));\n\
-        setTimeout(() => { console.log('late'); process.exitCode = 7 }, 20);\n\
+        import('./other.mjs').then(({ name }) => {\n\
+            console.log(name);\n\
+            setTimeout(() => { console.log('late'); process.exitCode = 7 }, 20);\n\
+        });\n\
         'not shown'";
     let files = [
         ("job.js", job, 7),

@@ -14,7 +14,7 @@ use windlass_testkit::{
 };
 
 /// The time that "at once" may take on a busy machine.
-const AT_ONCE: Duration = Duration::from_secs(2);
+const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// The grace period of sessions whose code does not stop.
 const GRACE: Duration = Duration::from_secs(1);

@@ -167,8 +167,8 @@ async fn contract_71_processes_from_before_a_fork_are_named() {
         let stage = Stage::at(isolation).await;
         let original = &stage.original;
         let code = "child = subprocess.Popen(['sleep', '1000'])\n\
-            shell = 'sleep 1000 >/dev/null 2>&1 & echo $!'\n\
-            orphan = int(subprocess.run(['sh', '-c', shell], capture_output=True).stdout)";
+            parent = 'import subprocess as s; print(s.Popen([\"sleep\", \"1000\"], stdout=s.DEVNULL).pid)'\n\
+            orphan = int(subprocess.run([sys.executable, '-c', parent], stdout=subprocess.PIPE).stdout)";
         stage.run(original, code).await;
         let child = stage.number(original, "child.pid").await;
         let orphan = stage.number(original, "orphan").await;

@@ -138,5 +138,5 @@ while True:
         if idles:
             status("idle", parent)
         if code == "late-result":
-            time.sleep(0.2)  # lets the worker end the turn
+            time.sleep(1)  # lets the worker end the turn
             publish("execute_result", {"data": {"text/plain": code}, "execution_count": 1}, parent)

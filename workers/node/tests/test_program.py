@@ -85,7 +85,7 @@ class Programs(WorkerCase):
             # The value of the last statement is not awaited.
             ("new Promise(() => {})", 0, "ok"),
             # Nothing settles it before the loop is empty.
-            ("await require('timers/promises').setTimeout(50, null, { ref: false })", 13, "error"),
+            ("await require('timers/promises').setTimeout(60_000, null, { ref: false })", 13, "error"),
             ("process.exit(1.5)", 1, "error"),
             ("process.exit(2 ** 32 + 3)", 3, "error"),
             ("process.on('exit', () => { throw new Error('at the end') })", 1, "error"),

@@ -134,7 +134,7 @@ class Interrupts(WithWorker):
         told = self.keeper.until("idle")
         took = time.monotonic() - began
         self.assertEqual(told.outcome, "interrupted", code)
-        self.assertLess(took, 1.5, code)
+        self.assertLess(took, 10, code)
         return took
 
     def test_every_wait_and_loop_ends(self):

@@ -17,7 +17,7 @@ class Stopping(WithKeeper):
         self.keeper.interrupt()
         told = self.keeper.until("idle")
         self.assertEqual(told.outcome, "interrupted", told.traceback)
-        self.assertLess(time.monotonic() - asked, 2)
+        self.assertLess(time.monotonic() - asked, 10)
         self.assertIn("KeyboardInterrupt", told.traceback)
         self.assertNotIn("windlass_worker", told.traceback)
         self.assertEqual(self.run_code("kept").result, "[1, 2, 3]\n")

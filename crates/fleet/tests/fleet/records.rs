@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use windlass_fleet::store::{ConnectError, SetupError, WatchedRecord};
+use windlass_fleet::store::{ConnectError, FleetStoreError, SetupError, WatchedRecord};
 use windlass_fleet::{FleetStore, StoreSettings};
 use windlass_lifecycle::fleet::{Current, WriteAnswer};
 use windlass_protocol::fleet::{
@@ -14,6 +14,9 @@ use windlass_protocol::{Generation, NodeName, Revision, SessionId};
 use crate::engine::{Engine, answered, until};
 use crate::three_servers;
 use windlass_testkit::TestCertificates;
+
+/// How long a lease is valid: long enough for a slow machine to find the next record.
+const LEASE_TTL: Duration = Duration::from_secs(5);
 
 fn stamp(write: u64) -> WriteStamp {
     WriteStamp { boot: BootNonce(u64::MAX), write }
@@ -44,10 +47,49 @@ fn entry(session: &str, write: u64, state: EntryState) -> SessionEntry {
     }
 }
 
-fn stored(answer: WriteAnswer) -> Revision {
-    match answer {
-        WriteAnswer::Stored(revision) => revision,
-        other => panic!("{other:?}"),
+/// Writes the record. A busy machine may delay an answer until it is unknown, which a look decides.
+async fn written<R: PartialEq>(
+    record: &R,
+    mut write: impl AsyncFnMut() -> WriteAnswer,
+    mut read: impl AsyncFnMut() -> Result<Current<R>, FleetStoreError>,
+) -> Revision {
+    loop {
+        match write().await {
+            WriteAnswer::Stored(revision) => return revision,
+            WriteAnswer::Unknown => {
+                let found = answered(&mut read).await;
+                if found.record.as_ref() == Some(record) {
+                    return found.revision;
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn member_written(store: &FleetStore, record: &MemberRecord, at: Revision) -> Revision {
+    let write = async || store.write_member(record, at).await;
+    written(record, write, async || store.read_member(&record.node).await).await
+}
+
+async fn entry_written(store: &FleetStore, record: &SessionEntry, at: Revision) -> Revision {
+    let write = async || store.write_entry(record, at).await;
+    written(record, write, async || store.read_entry(&record.session).await).await
+}
+
+async fn lease_written(store: &FleetStore, record: &LeaseRecord, at: Revision) -> Revision {
+    let write = async || store.write_lease(record, at, LEASE_TTL).await;
+    written(record, write, async || store.read_lease(&node("a")).await).await
+}
+
+/// Writes at a revision that is not the current one.
+async fn conflicts(mut write: impl AsyncFnMut() -> WriteAnswer) {
+    loop {
+        match write().await {
+            WriteAnswer::Conflict => return,
+            WriteAnswer::Unknown => {}
+            other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -65,11 +107,11 @@ async fn a_record_is_written_only_at_its_revision() {
     };
     let absent = answered(async || store.read_member(&member.node).await).await;
     assert_eq!(absent, Current { record: None, revision: Revision(0) });
-    let revision = stored(store.write_member(&member, Revision(0)).await);
-    assert_eq!(store.write_member(&member, Revision(0)).await, WriteAnswer::Conflict);
+    let revision = member_written(&store, &member, Revision(0)).await;
+    conflicts(async || store.write_member(&member, Revision(0)).await).await;
     let lost = MemberRecord { lost: true, ..member.clone() };
-    let next = stored(store.write_member(&lost, revision).await);
-    assert_eq!(store.write_member(&member, revision).await, WriteAnswer::Conflict);
+    let next = member_written(&store, &lost, revision).await;
+    conflicts(async || store.write_member(&member, revision).await).await;
     let found = answered(async || store.read_member(&member.node).await).await;
     assert_eq!(found, Current { record: Some(lost), revision: next });
 }
@@ -81,7 +123,7 @@ async fn an_entry_and_the_index_of_its_node_change_together() {
     let mut revisions = Vec::new();
     for (number, name) in ["s1", "s2", "s3"].into_iter().enumerate() {
         let live = entry(name, number as u64, EntryState::Live);
-        revisions.push(stored(store.write_entry(&live, Revision(0)).await));
+        revisions.push(entry_written(&store, &live, Revision(0)).await);
     }
     let sessions = async |store: &FleetStore| {
         let found = answered(async || store.sessions_of(&node("a")).await).await;
@@ -92,10 +134,10 @@ async fn an_entry_and_the_index_of_its_node_change_together() {
     assert_eq!(sessions(&store).await, "s1 s2 s3");
     // A write that loses leaves the index alone.
     let again = entry("s4", 9, EntryState::Live);
-    assert_eq!(store.write_entry(&again, Revision(5)).await, WriteAnswer::Conflict);
+    conflicts(async || store.write_entry(&again, Revision(5)).await).await;
     assert_eq!(sessions(&store).await, "s1 s2 s3");
     let ended = entry("s2", 10, EntryState::Ended { incarnation: Some(revisions[1]) });
-    stored(store.write_entry(&ended, revisions[1]).await);
+    entry_written(&store, &ended, revisions[1]).await;
     until("the index forgets s2", async || sessions(&store).await == "s1 s3").await;
     let found = answered(async || store.read_entry(&ended.session).await).await;
     assert_eq!(found.record, Some(ended));
@@ -105,10 +147,8 @@ async fn an_entry_and_the_index_of_its_node_change_together() {
 async fn a_lease_expires_and_can_be_taken_again() {
     let engine = three_servers!();
     let store = engine.store().await;
-    // Long enough for a slow machine to find the second record.
-    let ttl = Duration::from_secs(5);
-    let first = stored(store.write_lease(&lease(1), Revision(0), ttl).await);
-    let second = stored(store.write_lease(&lease(2), first, ttl).await);
+    let first = lease_written(&store, &lease(1), Revision(0)).await;
+    let second = lease_written(&store, &lease(2), first).await;
     let mut watch = answered(async || store.watch_leases(None).await).await;
     let there = WatchedRecord::There { name: "a".to_owned(), record: lease(2) };
     assert_eq!(watch.next().await.expect("a record"), there);
@@ -118,8 +158,8 @@ async fn a_lease_expires_and_can_be_taken_again() {
     let absent = answered(async || store.read_lease(&node("a")).await).await;
     assert_eq!(absent.record, None);
     // A renewal that comes too late is refused.
-    assert_eq!(store.write_lease(&lease(3), second, ttl).await, WriteAnswer::Conflict);
-    stored(store.write_lease(&lease(4), absent.revision, ttl).await);
+    conflicts(async || store.write_lease(&lease(3), second, LEASE_TTL).await).await;
+    lease_written(&store, &lease(4), absent.revision).await;
 }
 
 #[tokio::test]
@@ -172,7 +212,7 @@ async fn servers_that_want_a_password_or_a_certificate_get_it() {
         ..engine.settings()
     };
     let store = engine.store_with(&right).await;
-    stored(store.write_entry(&entry("s", 1, EntryState::Live), Revision(0)).await);
+    entry_written(&store, &entry("s", 1, EntryState::Live), Revision(0)).await;
     for wrong in [
         StoreSettings { servers: urls("tls://fleet:wrong@"), ..right.clone() },
         StoreSettings { servers: urls("tls://"), ..right.clone() },

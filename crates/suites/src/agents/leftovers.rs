@@ -12,6 +12,9 @@ use super::client_home::ClientHome;
 /// How long the client's child processes may live after the client has ended.
 const GONE_WAIT: Duration = Duration::from_secs(10);
 
+/// The time between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
 /// Compares the processes that use the client's directories with those that the node reports.
 pub async fn check(home: &ClientHome, sessions_expected: usize) -> Result<(), String> {
     let client = home
@@ -24,18 +27,22 @@ pub async fn check(home: &ClientHome, sessions_expected: usize) -> Result<(), St
     let sessions = client.sessions(WhichSessions::Live).await;
     let sessions =
         sessions.map_err(|error| format!("the node does not list its sessions: {error}"))?.sessions;
-    let mut known = BTreeSet::from([status.pid]);
-    known.extend(processes::descendants(status.pid));
-    for keeper in sessions.iter().filter_map(|session| session.keeper_pid) {
-        known.insert(keeper);
-        known.extend(processes::descendants(keeper));
-    }
     let deadline = Instant::now() + GONE_WAIT;
-    let mut others = processes::belonging(home.node().base());
-    others.retain(|pid| !known.contains(pid));
-    others.retain(|pid| {
-        !processes::wait_gone(*pid, deadline.saturating_duration_since(Instant::now()))
-    });
+    let others = loop {
+        let mut others = processes::belonging(home.node().base());
+        // After it, for the node goes on to make processes of its own.
+        let mut known = BTreeSet::from([status.pid]);
+        known.extend(processes::descendants(status.pid));
+        for keeper in sessions.iter().filter_map(|session| session.keeper_pid) {
+            known.insert(keeper);
+            known.extend(processes::descendants(keeper));
+        }
+        others.retain(|pid| !known.contains(pid) && processes::alive(*pid));
+        if others.is_empty() || Instant::now() > deadline {
+            break others;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    };
     if !others.is_empty() {
         let shown: Vec<String> = others
             .iter()

@@ -198,8 +198,15 @@ impl ChaosClient {
         let original = &self.sessions[at];
         let (family, scarcity) = (&original.facts.family, original.facts.scarcity);
         let facts = Arc::new(ChaosSession::new(&id, family, scarcity));
+        // What has hit the family may have hit the twin before it was known here.
         if original.facts.may_end() {
             set(&facts.may_end);
+        }
+        if original.facts.worker_hurt() {
+            set(&facts.worker_hurt);
+        }
+        if original.facts.worker_killed() {
+            set(&facts.worker_killed);
         }
         let mut twin = SessionModel::new(&id, &original.token, facts);
         twin.inherited = seen;

@@ -85,6 +85,8 @@ pub async fn late_body(
         Ok((200, _)) => {}
         Ok((_, code)) if code.as_deref() == Some("turn_not_running") => {}
         Ok((_, code)) if code.as_deref() == Some("shutting_down") => {}
+        Ok((_, code))
+            if code.as_deref() == Some("session_ended") && session.may_lose(&http.world) => {}
         Err(_) if http.world.node.since(mark) || http.world.scarcity.active() => {}
         other => http.violation("pieces", format!("{id}: interrupt in pieces: {other:?}")),
     }

@@ -119,7 +119,7 @@ async fn contract_95_code_whose_request_is_cancelled_at_once_does_not_run_on() {
     let scene = AgentScene::new().await;
     let session = agent(&scene).await;
     said(&scene, &session, "run x = 1").await;
-    let code = "import time; time.sleep(0.5); open('ran', 'a').write('x')";
+    let code = "import time; time.sleep(5); open('ran', 'a').write('x')";
     for _ in 0..3 {
         said(&scene, &session, &format!("abandon 30 {code}")).await;
         // No request stays open, and this one waits for what still runs.

@@ -19,7 +19,7 @@ use windlass_testkit::{PATIENCE, all_events, named_turn, processes, turn_ended};
 use crate::scene::{AgentScene, SessionSettings, completed, shape};
 
 /// How soon a waiting turn begins when the conversation is free.
-const SOON: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn contract_90_turns_of_one_conversation_never_overlap_and_others_run_in_parallel() {
@@ -80,6 +80,13 @@ async fn contract_91_who_learns_a_token_waits_behind_the_turn_that_announced_it(
     let second =
         scene.session(SessionSettings { resume: Some(token.clone()), ..<_>::default() }).await;
     let waiting = scene.submit(&second, "second", "say after").await;
+    let runs = async {
+        let look = async || scene.client.turn(&second, &waiting, <_>::default()).await.unwrap();
+        while look().await.state != TurnState::Running {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    windlass_testkit::within(PATIENCE, runs).await;
     // A third session runs a whole turn meanwhile. So there was time to start a process for the second.
     let third = scene.session(SessionSettings::default()).await;
     scene.run(&third, "say hello").await;

@@ -17,6 +17,7 @@ use windlass_client::protocol::api::{
 use windlass_client::protocol::event::{DropReason, EndReason};
 use windlass_client::protocol::fleet_view::FleetNodeStatus;
 use windlass_client::protocol::{EventKind, Outcome, Seq, SessionId, TurnId, TurnNo};
+use windlass_testkit::fleet::{JOIN_WAIT, create_patiently};
 use windlass_testkit::{
     Gate, PATIENCE, TestFleet, TestFleetPlan, TestNode, all_events, eventually, named_turn, run,
     run_ok, turn, wait_for_event, within,
@@ -60,7 +61,7 @@ fn replicated(name: &str) -> CreateSession {
 }
 
 async fn create_replicated(client: &Client, name: &str) -> SessionId {
-    client.create_session(&replicated(name)).await.unwrap().session.id
+    create_patiently(client, &replicated(name), JOIN_WAIT).await.unwrap().id
 }
 
 fn is_output(item: &EventItem) -> bool {

@@ -24,6 +24,7 @@ use std::time::Duration;
 use windlass_client::Client;
 use windlass_client::protocol::SessionId;
 use windlass_client::protocol::api::{CreateSession, SessionState, SessionsQuery};
+use windlass_testkit::fleet::{JOIN_WAIT, create_patiently};
 use windlass_testkit::{PATIENCE, TestFleet, TestFleetPlan, TestNode, skip, within};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass");
@@ -53,7 +54,7 @@ fn named(text: &str) -> CreateSession {
 }
 
 async fn create(client: &Client, name: &str) -> SessionId {
-    client.create_session(&named(name)).await.unwrap().session.id
+    create_patiently(client, &named(name), JOIN_WAIT).await.unwrap().id
 }
 
 /// All sessions of the fleet, in pages of two: the node and the state of each.

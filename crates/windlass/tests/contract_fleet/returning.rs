@@ -50,7 +50,7 @@ async fn contract_104_a_killed_node_that_comes_back_in_time_has_its_sessions() {
 
     fleet.kill9(0);
     let killed = Instant::now();
-    eventually(Duration::from_secs(5), async || {
+    eventually(Duration::from_secs(8), async || {
         match clients[1].submit_turn(&session, &turn("1")).await {
             Err(error) if error.code() == "node_unreachable" => Ok(()),
             other => Err(other),

@@ -64,8 +64,12 @@ async fn tells_all_nodes(node: &TestNode, name: &str) {
         assert!(memory["available_bytes"].as_u64() > memory["reserve_bytes"].as_u64(), "{node}");
         assert!(load["processors"]["count"].as_u64() >= Some(1), "{node}");
     }
-    let (status, code) = json_of(node, &["fleet", "status", "--json"]).await;
-    assert_eq!(code, Some(0), "{status}");
+    let status = eventually(NOTICED_WITHIN, async || {
+        let (status, code) = json_of(node, &["fleet", "status", "--json"]).await;
+        assert_eq!(code, Some(0), "{status}");
+        if status["nodes"]["silent"] == 0 { Ok(status) } else { Err(status) }
+    });
+    let status = status.await;
     assert_eq!((&status["node"], &status["standing"]), (&json!(name), &json!("serving")));
     assert_eq!((&status["cordoned"], &status["sessions"]), (&json!(false), &json!(3)));
     assert_eq!(
@@ -74,8 +78,11 @@ async fn tells_all_nodes(node: &TestNode, name: &str) {
     );
     assert_eq!(status["store"]["reachable"], true, "{status}");
     assert_eq!(status["nodes"], json!({"alive": 2, "unreachable": 0, "lost": 0, "silent": 0}));
-    let (checks, code) = json_of(node, &["fleet", "doctor", "--json"]).await;
-    assert_eq!(code, Some(0), "{checks}");
+    let checks = eventually(NOTICED_WITHIN, async || {
+        let (checks, code) = json_of(node, &["fleet", "doctor", "--json"]).await;
+        if code == Some(0) { Ok(checks) } else { Err(checks) }
+    });
+    let checks = checks.await;
     assert_eq!(all(&checks, "name"), CHECKS);
     assert!(all(&checks, "result").iter().all(|result| **result != "bad"), "{checks}");
 }

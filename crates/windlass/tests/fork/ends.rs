@@ -85,7 +85,15 @@ async fn number_of(stage: &Stage, session: &SessionId, code: &str) -> u32 {
         numbers.ends_with(&format!("\t{inside}"))
             && processes::arguments(*pid)[0].ends_with("sleep")
     };
-    stage.processes().await.into_iter().find(of_namespace).expect("it runs")
+    let found = async {
+        loop {
+            // A shell may not have become the program yet.
+            if let Some(pid) = stage.processes().await.into_iter().find(of_namespace) {
+                return pid;
+            }
+        }
+    };
+    within(PATIENCE, found).await
 }
 
 /// No socket, no fork directory and no workspace copy of ended sessions is left.

@@ -3,10 +3,18 @@
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use windlass_testkit::mcp::output_of;
-use windlass_testkit::{Gate, McpClient, PATIENCE, within};
+use windlass_testkit::mcp::{STATELESS, output_of};
+use windlass_testkit::{Gate, McpClient, PATIENCE, TestNode, within};
 
 use crate::{place, said, task_client};
+
+/// Runs a first turn in the session of the task clients of this place: a call waits for a start of the worker only so long,
+/// and becomes a task.
+async fn warm_up(place: &TestNode) {
+    let mut plain =
+        McpClient::builder(place).revision(STATELESS).with_gates().start().await.unwrap();
+    plain.run_ok("None").await;
+}
 
 /// Starts `code` as a task, and returns its handle.
 async fn begin(agent: &mut McpClient, code: &str) -> String {
@@ -36,6 +44,7 @@ async fn get_once(agent: &mut McpClient, task: &str, status: &str) -> Value {
 async fn a_quick_turn_is_answered_at_once_and_a_slow_one_by_a_handle_that_any_client_can_use() {
     let place = place();
     let gate = Gate::new("task").unwrap();
+    warm_up(&place).await;
     let mut agent = task_client(&place, false).start().await.unwrap();
     assert_eq!(agent.run_ok("x = 40; x").await, "40\n");
     let task = begin(&mut agent, &format!("{}x + 2", gate.python())).await;
@@ -68,6 +77,7 @@ async fn a_task_that_fails_has_the_exception_as_its_result() {
 async fn a_cancelled_task_is_stopped_and_its_session_goes_on() {
     let place = place();
     let gate = Gate::new("cancelled").unwrap();
+    warm_up(&place).await;
     let mut agent = task_client(&place, false).start().await.unwrap();
     assert_eq!(agent.run_ok("x = 5").await, "");
     let task = begin(&mut agent, &gate.python()).await;

@@ -23,13 +23,15 @@ async fn a_server_that_dies_fails_its_open_calls_at_once_and_comes_back() {
     );
     let open = place.client.submit_turn(&other, &turn(code)).await.unwrap().id;
     let _held = within(PATIENCE, gate.reached()).await.unwrap();
-    let died = place
-        .run(&session, "try:\n    tools.shelf.die()\nexcept tools.ToolHostGone as e:\n    print(e)")
-        .await;
+    let die = "try:\n    tools.shelf.die()\nexcept tools.ToolHostGone as e:\n    print(e)";
+    // It waits for a second only.
+    let (died, waiting) = tokio::join!(
+        place.run(&session, die),
+        place.server_once(|server| server.state == ServerState::Waiting)
+    );
     assert_eq!(died, "the MCP server shelf ended before it answered\n");
     let ended = turn_ended(&place.client, &other, &open, PATIENCE).await.unwrap();
     assert_eq!(ended.output.text, died);
-    let waiting = place.server_once(|server| server.state == ServerState::Waiting).await;
     assert_eq!((waiting.tools, waiting.pid), (0, None));
     assert!(waiting.restart_in_ms.unwrap() <= 1000);
     let reason = waiting.reason.unwrap();
@@ -44,19 +46,18 @@ async fn a_server_that_dies_fails_its_open_calls_at_once_and_comes_back() {
 #[tokio::test]
 async fn pauses_between_restarts_of_a_failing_server_grow() {
     let place = Place::start(json!({"ruin": mcp_server(&["--dies"])})).await;
-    let mut pauses = Vec::new();
-    for restarts in 0..3 {
-        let server = place
-            .server_once(|one| one.state == ServerState::Waiting && one.restarts == restarts)
-            .await;
+    // More than is left of any shorter pause. A busy machine may miss a pause, and finds a longer one.
+    for least in [1, 1001, 2001] {
+        let is_so_long = |left| left >= least;
+        let server = place.server_once(|one| {
+            one.state == ServerState::Waiting && one.restart_in_ms.is_some_and(is_so_long)
+        });
+        let server = server.await;
+        let (left, restarts) = (server.restart_in_ms.unwrap(), server.restarts);
+        assert!(left <= 1000 << restarts, "{left} ms after {restarts} restarts");
         let reason = server.reason.unwrap();
         assert!(reason.contains("exit code 7") && reason.contains("cellar"), "{reason}");
-        pauses.push(server.restart_in_ms.unwrap());
     }
-    // What is left of a pause of 1 s, of 2 s and of 4 s, soon after the pause began.
-    let ranges = [0..=1000, 1001..=2000, 2001..=4000];
-    let grow = ranges.iter().zip(&pauses).all(|(range, pause)| range.contains(pause));
-    assert!(grow, "{pauses:?}");
 }
 
 #[tokio::test]
@@ -148,7 +149,7 @@ async fn processes_of(place: &Place) -> Vec<u32> {
 #[tokio::test]
 async fn servers_do_not_keep_an_unused_node_running() {
     let file = json!({"mcpServers": {"shelf": mcp_server(&[])}}).to_string();
-    let place = Place::with_file(&file, |builder| builder.arg("--idle-exit").arg("3s")).await;
+    let place = Place::with_file(&file, |builder| builder.arg("--idle-exit").arg("6s")).await;
     // The session keeps the node alive until the server runs, which may take longer than the idle time.
     let session = place.session(&[]).await;
     let server = place.server_once(|server| server.pid.is_some()).await.pid.unwrap();

@@ -49,7 +49,7 @@ async fn when_hosts_have_all_slots_the_next_client_waits_until_one_leaves() {
     let full = loop {
         let asking = Socket::ask(&socket, "?owner=me", "upgrade");
         // A client without a slot gets no reply, so only a timeout can show it.
-        match tokio::time::timeout(Duration::from_secs(2), asking).await {
+        match tokio::time::timeout(Duration::from_secs(5), asking).await {
             Ok((101, host)) => hosts.push(host),
             Ok((status, _)) => panic!("{status}"),
             Err(_) => break hosts.len(),
@@ -69,13 +69,13 @@ async fn when_hosts_have_all_slots_the_next_client_waits_until_one_leaves() {
 
 #[tokio::test]
 async fn a_node_with_an_idle_exit_stays_while_a_host_is_attached() {
-    let mut node = TestNode::builder(PROGRAM).arg("--idle-exit").arg("2s").start().await.unwrap();
+    let mut node = TestNode::builder(PROGRAM).arg("--idle-exit").arg("5s").start().await.unwrap();
     let client = node.client().await.unwrap();
     let scope = ToolScope::Owner(Owner::parse("me").unwrap());
     let host = ToolHost::attach(&client, &scope).await.unwrap();
     let pid = node.pid();
     let gone = |wait| tokio::task::spawn_blocking(move || processes::wait_gone(pid, wait));
-    assert!(!gone(Duration::from_secs(4)).await.unwrap(), "it went under its host");
+    assert!(!gone(Duration::from_secs(7)).await.unwrap(), "it went under its host");
     drop(host);
     assert!(gone(PATIENCE).await.unwrap(), "it stays for nobody");
     node.kill9();
