@@ -56,7 +56,7 @@ export function shareLogin(hasCode: boolean): void {
     const state = loginState.value;
     if (data.is === "asked" && state.is === "in") tell({ is: "login", login: state.login });
     if (data.is === "login" && state.is !== "in") logIn(data.login);
-    // The node may have refused this page's next request before.
+    // The node may have refused a request of this page before the other page said that it has logged out.
     if (data.is === "left" && (state.is === "in" || (state.is === "out" && state.message === ENDED))) endLogin(LEFT);
   };
   if (hasCode || loginState.value.is === "in") return;

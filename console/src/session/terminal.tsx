@@ -37,6 +37,10 @@ export function TerminalTab({ id, live }: { id: string; live: LiveSession }) {
   return <OpenTerminal id={id} live={live} size={size} />;
 }
 
+function isNotRunning(thrown: unknown): boolean {
+  return thrown instanceof ApiProblem && thrown.code === "turn_not_running";
+}
+
 function OpenTerminal({ id, live, size }: { id: string; live: LiveSession; size: TerminalSize }) {
   const { transcript } = live;
   const [problem, setProblem] = useState("");
@@ -52,13 +56,15 @@ function OpenTerminal({ id, live, size }: { id: string; live: LiveSession; size:
   // A background job can use the screen too, and gets no keys.
   const whole = alternate && current !== undefined;
 
-  const tell = (turn: string) => (thrown: unknown) => {
-    if (!(thrown instanceof ApiProblem && thrown.code === "turn_not_running")) setProblem(words(thrown));
-    // Else the turn ended while the request was on its way, or it still waits for its session.
-    else if (transcript.current?.id === turn) setProblem("The command has not begun, and got no input. Send it again.");
+  const tell = (thrown: unknown) => {
+    // The turn ended while the request was on its way.
+    if (!isNotRunning(thrown)) setProblem(words(thrown));
   };
-  const interrupt = (turn: string) => void call(path("sessions", id, "turns", turn, "interrupt"), { method: "POST" }).catch(tell(turn));
-  const answer = (turn: string, input: TypedInput) => void giveInput(id, turn, input).catch(tell(turn));
+  const interrupt = (turn: string) => void call(path("sessions", id, "turns", turn, "interrupt"), { method: "POST" }).catch(tell);
+  const answer = (turn: string, input: TypedInput) =>
+    void giveInput(id, turn, input).catch((thrown: unknown) =>
+      setProblem(isNotRunning(thrown) ? "Nothing took this input: the command has ended, or has not begun." : words(thrown)),
+    );
 
   useEffect(() => {
     const at = box.current;
@@ -67,7 +73,7 @@ function OpenTerminal({ id, live, size }: { id: string; live: LiveSession; size:
     let unread: (() => void) | undefined;
     typist.current = new Typist((turn, text) =>
       giveInput(id, turn, { text, keys: true }).catch((thrown: unknown) => {
-        tell(turn)(thrown);
+        tell(thrown);
         throw thrown;
       }),
     );
