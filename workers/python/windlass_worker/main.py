@@ -223,14 +223,16 @@ class Worker:
         self._cells.run(turn, body)
 
     def _end_trace(self):
-        self._is_traced = False
         try:
             if self._untraced is None:
                 os.environ.pop(_TRACE, None)
             else:
                 os.environ[_TRACE] = self._untraced
         except Exception:
+            # The code has replaced `os.environ`.
             pass
+        # Last: if an interrupt ends this before, the next turn does it again.
+        self._is_traced = False
 
     def _surroundings(self, context):
         from .surroundings import Surroundings
