@@ -277,13 +277,14 @@ fn interrupts_stop_the_foreground_quickly_and_keep_the_state() {
 #[test]
 fn programs_that_ignore_interrupts_end_before_the_grace_does() {
     let mut worker = Worker::start("shell", &[]);
-    for code in [
-        "(trap '' INT; echo go; sleep 50)",
-        "bash -c 'trap \"\" INT TERM; echo go; while :; do sleep 1; done'",
-        "trap '' INT; echo go; while :; do :; done",
+    // A bash that spins saves its variables only if it gets a processor between the last two steps, which a busy machine may
+    // not give it.
+    for (code, tries) in [
+        ("(trap '' INT; echo go; sleep 50)", 1),
+        ("bash -c 'trap \"\" INT TERM; echo go; while :; do sleep 1; done'", 1),
+        ("trap '' INT; echo go; while :; do :; done", 3),
     ] {
-        // The last step kills a bash that had no processor for as long as the steps before it take.
-        let is_kept = (0..3).any(|_| {
+        let is_kept = (0..tries).any(|_| {
             worker.run("kept=yes");
             let seen = worker.interrupt_at_go(code);
             assert_eq!(seen.outcome, "interrupted", "{code}");
