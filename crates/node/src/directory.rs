@@ -220,7 +220,7 @@ impl SessionDirectory {
         self.last_use_ms.store(self.age_ms(), Ordering::Relaxed);
     }
 
-    /// Notes that the node is used until the returned value is dropped.
+    /// Counts a request as being answered until the returned value is dropped.
     pub fn serve(&self) -> ServedRequest<'_> {
         self.serving.fetch_add(1, Ordering::Relaxed);
         ServedRequest(self)
@@ -249,7 +249,7 @@ pub(crate) struct ServedRequest<'a>(&'a SessionDirectory);
 
 impl Drop for ServedRequest<'_> {
     fn drop(&mut self) {
-        // In this order: the node was used until now when the count says that it is not used.
+        // The time first: whoever reads that no request is being answered reads the time of this one.
         self.0.used();
         self.0.serving.fetch_sub(1, Ordering::Release);
     }

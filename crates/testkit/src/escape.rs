@@ -127,7 +127,7 @@ impl ProcessMark {
     pub fn left_at(&self, deadline: Instant) -> Vec<u32> {
         loop {
             let mut alive = self.alive();
-            // The scans take time, in which some have ended.
+            // Some processes end while `alive` scans for all of them.
             alive.retain(|pid| processes::alive(*pid));
             let left = deadline.saturating_duration_since(Instant::now());
             if alive.is_empty() || left == Duration::ZERO {

@@ -145,7 +145,7 @@ fn an_ordinary_users_keepers_share_the_user_namespace_of_their_nursery() {
         .unwrap();
     let python = python();
     let mut command = place.windlass(&["run", "--python"]);
-    // No pooled keepers, of which some processes end while this looks.
+    // Without a pool: the node would make pooled keepers while this test looks at its processes, some of which end at once.
     command.env("WINDLASS_START", "exec");
     let mut running =
         Running(command.arg(python).arg(code).stdout(Stdio::piped()).spawn().unwrap());

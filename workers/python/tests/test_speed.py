@@ -30,7 +30,8 @@ def percentiles(times):
 class Speed(unittest.TestCase):
     def check(self, what, measure):
         """Compare the medians of `measure`, which returns the times of the worker and bare times."""
-        # On one processor: a pair of processes that gets two is up to three times as slow, one pair and not the other.
+        # Both pairs of processes, the worker's and the bare one, run on one processor. A pair that is spread over two
+        # takes up to three times as long, and only one of the pairs might be spread.
         processors = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {min(processors)})
         self.addCleanup(os.sched_setaffinity, 0, processors)

@@ -82,7 +82,7 @@ async fn lease_written(store: &FleetStore, record: &LeaseRecord, at: Revision) -
     written(record, write, async || store.read_lease(&node("a")).await).await
 }
 
-/// Writes at a revision that is not the current one.
+/// Repeats a write at a revision that is not the current one, until the store says that it conflicts.
 async fn conflicts(mut write: impl AsyncFnMut() -> WriteAnswer) {
     loop {
         match write().await {

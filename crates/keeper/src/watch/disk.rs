@@ -57,7 +57,7 @@ pub(crate) struct DiskMeter {
     walk: Option<DiskWalk>,
     /// The first walk could read everything.
     sees_all: bool,
-    /// The next measurement also finds what processes wrote that are gone, and does not count it as growth.
+    /// The next measurement does not report growth, because processes that are gone have written it.
     forgives: bool,
     last: Option<LastWalk>,
 }
@@ -134,8 +134,8 @@ impl DiskMeter {
         self.baseline.is_some()
     }
 
-    /// Measures what is left of a session over its limit whose processes were ended: what they wrote at last is no growth by
-    /// those that follow. What is far over the limit counts all the same.
+    /// Called when all processes of the session have ended. If the session is over its limit, this measures what they wrote
+    /// last, so that it does not count as growth by the next worker. A session far over its limit gets no such mercy.
     pub fn measure_left(&mut self, now: Instant) {
         let before = self.size;
         let most = self.baseline.unwrap_or(before).saturating_add(self.allowed);

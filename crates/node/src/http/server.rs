@@ -378,7 +378,7 @@ async fn answer(
     // Anyone may try to log in: that is no use of the node, and keeps no connection.
     let logs_in = client == Some(AdmittedClient::LoggingIn);
     context.metrics.request();
-    // Without a request for its idle time, a node may exit. It does not exit under a request that waits longer.
+    // A node may exit after its idle time without a request. A request that is being answered keeps it, however long.
     let _serving = (!logs_in).then(|| context.sessions.serve());
     if !logs_in {
         slot.progress().admit();

@@ -64,7 +64,7 @@ pub(crate) async fn take_over(context: &Arc<Context>, id: &SessionId) -> Result<
             let running = actor.machine.current();
             let open = &actor.journal.facts().open_turns;
             actor.queue.reload(open, recovered, running);
-            // A client may look before the keeper answers.
+            // A client may read the state of the session before its keeper answers.
             actor.publish();
             context.admit(handle);
             tokio::spawn(actor.run());

@@ -30,7 +30,7 @@ pub async fn check(home: &ClientHome, sessions_expected: usize) -> Result<(), St
     let deadline = Instant::now() + GONE_WAIT;
     let others = loop {
         let mut others = processes::belonging(home.node().base());
-        // After it, for the node goes on to make processes of its own.
+        // Listed after `others`: the node may make more processes of its own at any time.
         let mut known = BTreeSet::from([status.pid]);
         known.extend(processes::descendants(status.pid));
         for keeper in sessions.iter().filter_map(|session| session.keeper_pid) {

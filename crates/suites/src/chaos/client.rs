@@ -198,7 +198,7 @@ impl ChaosClient {
         let original = &self.sessions[at];
         let (family, scarcity) = (&original.facts.family, original.facts.scarcity);
         let facts = Arc::new(ChaosSession::new(&id, family, scarcity));
-        // What has hit the family may have hit the twin before it was known here.
+        // A fault that hit the family may have hit the twin too, before this client knew of the twin.
         if original.facts.may_end() {
             set(&facts.may_end);
         }

@@ -167,7 +167,7 @@ async fn send_parts(
     if sender.send(TailPart::Earlier(earlier(client, &session).await?)).await.is_err() {
         return Ok(());
     }
-    // What was asked before is no event that follows.
+    // A question that was asked before `session` was read is not among the events that follow.
     if let Some(turn) = running_turn(client, &session).await?
         && let Some(wait) = &turn.stdin_wait
         && sender.send(input_wanted(turn.number, &wait.prompt)).await.is_err()

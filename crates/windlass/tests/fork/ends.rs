@@ -87,7 +87,7 @@ async fn number_of(stage: &Stage, session: &SessionId, code: &str) -> u32 {
     };
     let found = async {
         loop {
-            // A shell may not have become the program yet.
+            // The child of the shell may not have executed `sleep` yet.
             if let Some(pid) = stage.processes().await.into_iter().find(of_namespace) {
                 return pid;
             }

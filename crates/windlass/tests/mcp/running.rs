@@ -26,7 +26,7 @@ async fn a_long_turn_reports_progress_to_clients_that_request_it() {
         for _ in 0..2 {
             let told = loop {
                 let told = agent.said("notifications/progress").await.unwrap();
-                // Without a message, nothing was printed yet.
+                // The message is empty as long as the code has printed nothing.
                 if told["params"]["message"] != "" {
                     break told;
                 }
